@@ -18,7 +18,9 @@ from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.report import html
 from distdoctor.report.pictures import gallery
 from distdoctor.report.pictures.gallery import pictures
+from distdoctor.report.pictures.samples import coverage
 from distdoctor.testing import recording
+from distdoctor.testing.samples import sampled_job
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 VOID = {"meta", "br", "input"}
@@ -216,6 +218,16 @@ def test_a_step_that_some_of_the_ranks_were_not_looked_at_in_says_nothing_of_the
 
     (picture,) = [one for one in (*mine, *others) if one.name == "divergence"]
     assert {row[0] for row in picture.table.rows} <= {0, 1}
+
+
+def test_what_nobody_drew_is_counted_by_samples_however_thinly_the_others_are_spread() -> None:
+    orders = {rank: list(range(rank, 960, 20)) for rank in range(2)}
+
+    picture = coverage(sampled_job(2, 960).train(orders=orders, sampler="OwnSampler").recording())
+
+    assert picture is not None
+    assert picture.table.rows == ((1, "ranks 0-1", 960, 0.1, 0.0, 0.9),)
+    assert "90% by nobody" in str(picture.svg)
 
 
 def test_a_picture_is_drawn_once_for_the_page_and_the_tables_of_the_json(monkeypatch: pytest.MonkeyPatch) -> None:

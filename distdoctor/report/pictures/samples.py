@@ -44,9 +44,10 @@ def coverage(recording: Recording) -> Picture | None:
         for rank in list(shares)[:MOST_RANKS]:
             _strip(sheet, top + 4, f"rank {rank}", shares[rank])
             top += LINE
-        _together(sheet, top + 4, total)
+        counts = _counts(one, total)
+        _together(sheet, top + 4, total, counts)
         top += LINE + 8
-        found.append((number, one, total))
+        found.append((number, one, counts))
     return Picture(
         "coverage",
         "Which samples each rank drew",
@@ -57,10 +58,10 @@ def coverage(recording: Recording) -> Picture | None:
             "coverage",
             "samples by pass",
             ("pass", "ranks", "samples", "drawn once", "drawn more than once", "not drawn"),
-            tuple((number, named(one.passes), one.one.length, *_counts(total)) for number, one, total in found),
+            tuple((number, named(one.passes), one.one.length, *counts) for number, one, counts in found),
             tuple(
-                (str(number), named(one.passes), f"{one.one.length:,}", *(f"{share:.0%}" for share in _counts(total)))
-                for number, one, total in found
+                (str(number), named(one.passes), f"{one.one.length:,}", *(f"{share:.0%}" for share in counts))
+                for number, one, counts in found
             ),
         ),
         (("k5", "drawn"), ("k1", "by several ranks or several times"), ("none", "by nobody")),
@@ -134,20 +135,26 @@ def _strip(sheet: Sheet, top: float, name: str, shares: NDArray[np.float64]) -> 
     sheet.text(LEFT + BINS * BIN + 6, top + 10, f"{shares.mean():.0%} of the samples", "quiet")
 
 
-def _together(sheet: Sheet, top: float, total: NDArray[np.float64]) -> None:
+def _together(sheet: Sheet, top: float, total: NDArray[np.float64], counts: Sequence[float]) -> None:
     sheet.text(0, top + 10, "all ranks", "strong")
     wide = BINS * BIN / len(total)
     for part, times in enumerate(total):
-        kind = "none" if times < 0.5 else "k1" if times > 1.25 else "k5"
+        some = f"k5 d{min(4, max(1, round(4 * times)))}" if times > 0.02 else "none"
+        kind = "k1" if times > 1.25 else "k5" if times > 0.75 else some
         sheet.rect(LEFT + part * wide, top, wide, LINE - 3, kind, f"drawn {times:.1f} times")
-    _, more, never = _counts(total)
+    _, more, never = counts
     words = f"{more:.0%} several times" if more > 0.02 else f"{never:.0%} by nobody" if never > 0.02 else "each once"
     sheet.text(LEFT + BINS * BIN + 6, top + 10, words, "quiet")
 
 
-def _counts(total: NDArray[np.float64]) -> Sequence[float]:
-    """Shares of the data set that were drawn once, more than once, not at all; by parts, so about."""
-    more, never = float(np.mean(total > 1.25)), float(np.mean(total < 0.5))
+def _counts(one: Together, total: NDArray[np.float64]) -> Sequence[float]:
+    """Shares of the data set that were drawn once, more than once, not at all; about, by parts, where only some are on record."""
+    passes = one.passes.values()
+    if all(of_rank.keep_one_in == 1 for of_rank in passes):
+        times = np.unique(np.concatenate([of_rank.indices for of_rank in passes]), return_counts=True)[1]
+        more, never = float(np.sum(times > 1)) / one.one.length, max(0.0, 1 - len(times) / one.one.length)
+    else:
+        more, never = float(np.mean(total > 1.25)), float(np.mean(total < 0.5))
     return (round(1 - more - never, 3), round(more, 3), round(never, 3))
 
 

@@ -361,7 +361,8 @@ def _plot(words: str, lines: list[tuple[list[Point], list[int]]]) -> Markup:
             if not math.isfinite(value):
                 sheet.text(across(step), HIGH + 18, "✕", "error", "middle")
         ends += [(good[-1][1], good[-1][0], cut(named(ranks), 16))] if good else []
-    for y, (x, name) in zip(_apart([y for y, *_ in sorted(ends)]), [one for _, *one in sorted(ends)], strict=True):
+    ends.sort()
+    for y, (_, x, name) in zip(_apart([end[0] for end in ends]), ends, strict=True):
         sheet.text(x + 5, y + 4, name, "quiet")
     return sheet.done()
 
