@@ -105,6 +105,13 @@ def test_an_evaluation_with_gradients_is_named_with_what_a_batch_keeps() -> None
     assert finding.evidence["bytes_per_batch"] == 256 * (512 + 32) * 4
 
 
+def test_what_an_earlier_evaluation_left_is_not_taken_for_the_graph_of_the_next_one() -> None:
+    finding = only(jobs.watched(jobs.kept_the_best_evaluation, ranks=1)[0])
+
+    assert (finding.code, finding.place.line) == ("DD411", jobs.line("# batches of an evaluation"))
+    assert finding.evidence["variable"] == "total"
+
+
 def test_an_evaluation_by_hand_that_carries_its_graph_along_is_named_unless_it_is_trained_on() -> None:
     finding = only(jobs.watched(jobs.evaluated_without_a_loader, ranks=1)[0])
 

@@ -98,7 +98,8 @@ class Evaluations:
             self._running_told = True
 
     def _look(self) -> None:
-        units = HolderScan(self.context.known, only_frames=True, seconds=0.05).units()
+        """At who holds most of this evaluation's graph: that of an earlier one is no news."""
+        units = HolderScan(self.context.known, since=self._first, only_frames=True, seconds=0.05).units()
         largest = max(units, key=lambda unit: unit.graph.saved, default=None)
         if largest is not None and largest.graph.saved:
             self._label, self._bytes = largest.label, largest.graph.saved

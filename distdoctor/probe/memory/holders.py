@@ -57,10 +57,14 @@ FAILURES = 3  # of the first holders, one after the other, which are too many to
 
 @dataclass
 class HolderScan:
-    """One look at everything that is held. `known` are storages that belong to the model and its optimizers."""
+    """One look at everything that is held. `known` are storages that belong to the model and its optimizers.
+
+    Of graphs, operations with a number below `since` do not count, and those below `before` count as old.
+    """
 
     known: Storages
     before: int = 0
+    since: int = 0
     seconds: float = 0.02
     only_frames: bool = False
     _seen: set[int] = field(default_factory=set)
@@ -218,7 +222,11 @@ class HolderScan:
         storages = Storages(self.known.seen)
         counted = int(sum(map(storages.add, tensors)) * scale[0])
         roots = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-        graph = graphs.look(roots, storages, before=self.before, deadline=self._deadline) if roots else Graph()
+        graph = (
+            graphs.look(roots, storages, before=self.before, since=self.since, deadline=self._deadline)
+            if roots
+            else Graph()
+        )
         bounded = type(value) is deque and value.maxlen is not None
         flags = (HolderFlag.BOUNDED if bounded else 0) | (HolderFlag.GRAPH if roots else 0)
         length = _length(value) if issubclass(type(value), _CONTAINERS) else 1
