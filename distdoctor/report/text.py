@@ -5,7 +5,6 @@ from __future__ import annotations
 import os.path
 import textwrap
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import Finding, Place, Prescription
@@ -60,9 +59,11 @@ def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Colle
 
 
 def _reads_alike(finding: Finding, earlier: Finding) -> bool:
-    """Whether a reader of the earlier one has read all of this one, but for counts in its evidence that have grown since."""
-    told, before = (replace(one, title="", evidence={}, why="", at_ns=0) for one in (finding, earlier))
-    return headline(finding) == headline(earlier) and told == before
+    """Whether a reader of the earlier one has read all of this one, but for counts and waits that have grown since."""
+    if headline(finding) != headline(earlier) or finding.prescriptions != earlier.prescriptions:
+        return False
+    lines, before = ({(place.site, place.ranks) for place in one.places} for one in (finding, earlier))
+    return lines <= before
 
 
 def block_of(finding: Finding, diagnosis: Diagnosis, base: str = "", width: int = 0) -> list[str]:

@@ -151,7 +151,7 @@ def test_what_differs_from_the_finding_of_the_running_job_in_its_counts_alone_is
     assert len(text.render(diagnosis_of(at_the_end), known=[told]).splitlines()) == 1
     for news in (
         replace(at_the_end, ranks=(1, 2)),
-        replace(at_the_end, places=()),
+        replace(at_the_end, places=(*SKIPPED.places, Place(SourceLine("other.py", 3, "main"), (0,), "waits"))),
         replace(at_the_end, prescriptions=()),
     ):
         assert len(text.render(diagnosis_of(news), known=[told]).splitlines()) > 1
