@@ -49,6 +49,10 @@ class LostHosts:
         """Whether the ranks of the host that noticed it have done anything since, or nobody can know."""
         return not self.has_calls or any(_last_sign(log) > lost.since_ns + AFTERWARDS_NS for log in self._here(lost))
 
+    def explain(self, elsewhere: Iterable[int]) -> bool:
+        """Whether a standstill that needs these ranks of other hosts is no news: one of their hosts is lost or cut off."""
+        return not self.interrupted and any(set(lost.ranks) & set(elsewhere) for lost in self.lost)
+
     def _here(self, lost: LostHost) -> Iterable[RankTrace]:
         """The ranks on whose clock that sign of life was heard."""
         return (log for log in self.ranks if log.rank not in lost.ranks and log.machine == lost.seen_from)

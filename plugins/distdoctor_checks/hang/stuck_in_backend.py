@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.lost_hosts import LostHosts
 from distdoctor.diagnosis.finding import ERROR, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
@@ -47,13 +48,19 @@ from distdoctor.testing import recording
     outside=True,
 )
 def examine(
-    verdict: Verdict | None, standstill: Stall | None, progress: DeviceProgress | None, log: LogFacts | None
+    verdict: Verdict | None,
+    standstill: Stall | None,
+    progress: DeviceProgress | None,
+    log: LogFacts | None,
+    hosts: LostHosts | None,
 ) -> Iterator[Finding]:
     if log is not None:
         yield from _by_log(log)
         return
     incidents = verdict.incidents if verdict is not None else ()
     crossed = any(one.crossed is not None for one in incidents)  # then the program may well be the cause
+    if standstill is not None and hosts is not None and hosts.explain(standstill.stacks.elsewhere):
+        standstill = None
     if standstill is not None and (standstill.cut or not incidents) and all(one.kind in _WAITS for one in incidents):
         yield from seen_in_backend(standstill, verdict) if not crossed else ()
     elif verdict is not None and not crossed:

@@ -15,6 +15,7 @@ from distdoctor.recording.trace.host_file import HostFile, host_from, job_from
 from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.testing import recording
 from distdoctor.testing.rank_trace import SECOND
+from distdoctor.testing.stacks import in_collective, looked_at
 
 CHECK = PLUGINS.checks["DD132"]
 
@@ -59,6 +60,17 @@ def test_a_call_that_all_have_entered_does_not_complete_because_of_the_host_that
 
     assert [finding.code for finding in examine(jammed, both).findings] == ["DD122"]
     cut = replace(jammed, job=replace(jammed.job, hosts=2, lost=(lost,)))
+    assert [finding.code for finding in examine(cut, both).findings] == ["DD132"]
+
+
+def test_ranks_that_stand_in_one_call_because_the_host_of_the_others_is_cut_off_are_told_once() -> None:
+    seen = looked_at(in_collective(0), in_collective(1), elsewhere=(2, 3))
+    now = 20 * SECOND
+    lost = LostHost("node1", (2, 3), "node0", "", now - 11 * SECOND, now)
+    both = [CHECK, PLUGINS.checks["DD122"]]
+
+    assert [finding.code for finding in examine(seen, both).findings] == ["DD122"]
+    cut = replace(seen, job=replace(seen.job, hosts=2, lost=(lost,)))
     assert [finding.code for finding in examine(cut, both).findings] == ["DD132"]
 
 
