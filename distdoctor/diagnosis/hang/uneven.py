@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distdoctor.recording.recording import Recording, SourceLine
@@ -43,3 +44,13 @@ def uneven_passes(recording: Recording) -> list[Uneven]:
             batches = {rank: count for rank, (count, _, _) in sorted(by_rank.items())}
             found.append(Uneven(batches, tuple(sorted(short)), min(short.values()), site))
     return sorted(found, key=lambda uneven: uneven.at_ns)
+
+
+def find_uneven_pass(passes: Iterable[Uneven], ranks: Iterable[int], at_ns: int) -> Uneven | None:
+    """The uneven pass because of which these ranks parted from the others at that time: they ran out before."""
+    odd = set(ranks)
+    for uneven in passes:
+        blamed = set(uneven.short) & odd
+        if blamed and uneven.at_ns <= at_ns and set(uneven.short) <= odd:
+            return uneven
+    return None

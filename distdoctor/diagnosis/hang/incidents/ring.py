@@ -1,0 +1,93 @@
+"""Ranks wait for each other in a ring, or one of the ring has strayed from its own routine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from distdoctor.diagnosis.finding import LIKELY, Confidence
+from distdoctor.diagnosis.hang.device_progress import WaitEdge
+from distdoctor.diagnosis.hang.hang_facts import HangFacts
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.incidents.guarding import find_guard, put_under
+from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.program import ADDED, SKIPPED, CallEdit, ExecutedStatements, Symbol, deviation, symbol
+from distdoctor.diagnosis.hang.uneven import find_uneven_pass
+from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait
+from distdoctor.recording.recording import Call, SourceLine
+from distdoctor.recording.trace.layout import Op
+
+
+def judge_ring(known: HangFacts, dead: Deadlock, confidence: Confidence) -> Incident | None:
+    """The incident of the first ring of a deadlock, with the rings of other ranks in the same lines."""
+    if not dead.rings:
+        return None
+    cycle = dead.rings[0]
+    rings = tuple(ring for ring in dead.rings if _statements(ring) == _statements(cycle))
+    if not all(wait.is_certain for wait in cycle):
+        confidence = LIKELY
+    at_ns = max(known.timeline(wait.call.rank).wall(wait.call.entered_ns) for wait in cycle)
+    everybody = tuple(sorted({rank for ring in rings for wait in ring for rank in wait.ranks}))
+    incident = Incident(IncidentKind.RING, everybody, at_ns, confidence, cycle=cycle, rings=rings, waiting=dead.dead)
+    return _strayed(known, incident) or incident
+
+
+def find_rings_in_dumps(known: HangFacts) -> Iterator[Incident]:
+    """Rings of calls that devices are at: the host that enqueued them has gone on."""
+    if known.progress is None:
+        return
+    for ring in known.progress.rings:
+        waits = tuple(_wait_of(known, edge) for edge in ring.edges)
+        if all(waits):
+            cycle = tuple(wait for wait in waits if wait is not None)
+            incident = judge_ring(known, Deadlock(cycle, {}, (cycle,)), LIKELY)
+            if incident is not None:
+                yield incident
+
+
+def _wait_of(known: HangFacts, edge: WaitEdge) -> Wait | None:
+    """The call of an edge as a wait; None when its row is forgotten."""
+    log, pending = known.timeline(edge.rank).log, edge.call.pending
+    for row in log.calls[log.calls["entered_ns"] == pending.created_ns]:
+        call = log.call(row)
+        if call.group == edge.call.group.name and call.op.word == pending.operation:
+            group = known.facts.group_of(call)
+            return Wait((call,), (edge.on,), group, is_certain=False, is_posted=edge.is_posted)
+    return None
+
+
+def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
+    """The incident, when one side of a ring of waits left its own routine: it skipped a call that somebody else in the ring
+    waits in, or made one that it never made before."""
+    off: list[tuple[Wait, Wait, tuple[int, ...], Call, Symbol]] = []
+    for at, wait in enumerate(incident.cycle):
+        before = incident.cycle[at - 1]  # waits for some of the ranks in `wait`
+        needed = tuple(rank for rank in wait.ranks if rank in before.on)
+        found = deviation(known.timeline(needed[0])) if needed else None
+        if found is not None:
+            off.append((wait, before, needed, *found))
+    if len(off) != 1:
+        return None
+    wait, before, needed, odd, expected = off[0]
+    past = ExecutedStatements.of(known.timeline(before.call.rank), before.call.seq)
+    gap = past.distance(expected, symbol(odd)) if symbol(before.call) == expected else None
+    strayed = replace(
+        incident,
+        ranks=needed,
+        odd=odd,
+        usual=before.call,
+        group=before.group,
+        cycle=(),
+        rings=(),
+        waiting=(before,),
+    )
+    departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
+    strayed = replace(strayed, kind=IncidentKind.STRAYED, departure=departed, sides=LIKELY)  # only its habit tells
+    strayed = replace(strayed, uneven=find_uneven_pass(known.uneven, strayed.ranks, strayed.at_ns))
+    guard = find_guard(known.sources, odd, before.call, needed, before.ranks)
+    return strayed if guard is None else put_under(strayed, *guard)
+
+
+def _statements(ring: Iterable[Wait]) -> set[tuple[Op, SourceLine]]:
+    """What the ranks of a ring wait in, and where."""
+    return {(wait.call.op, wait.call.site) for wait in ring}

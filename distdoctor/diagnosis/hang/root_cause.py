@@ -1,0 +1,80 @@
+"""Which of all that happened was the cause.
+
+Whatever parts first in time is the cause: a group whose members issue different calls, a rank that fails or leaves while
+others need it, a ring of waits. All that comes later is a consequence and no incident. What hangs nobody (another reduction,
+swapped calls of equal size) is an incident of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.finding import CERTAIN
+from distdoctor.diagnosis.hang.alignment import REDUCTION
+from distdoctor.diagnosis.hang.ending import RAISED, failures
+from distdoctor.diagnosis.hang.group_making import named_apart
+from distdoctor.diagnosis.hang.hang_facts import HangFacts
+from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.incidents.diverged import judge_divergence
+from distdoctor.diagnosis.hang.incidents.failed import judge_echoes, judge_failure
+from distdoctor.diagnosis.hang.incidents.left import find_late_crashes, find_leavers
+from distdoctor.diagnosis.hang.incidents.messages import find_unreceived, judge_misfit
+from distdoctor.diagnosis.hang.incidents.new_group import judge_named_apart, judge_passed_by
+from distdoctor.diagnosis.hang.incidents.ring import find_rings_in_dumps, judge_ring
+from distdoctor.diagnosis.hang.incidents.silent import judge_silence
+from distdoctor.diagnosis.hang.incidents.swapped import judge_swap
+from distdoctor.diagnosis.hang.kinds import KINDS, IncidentKind
+from distdoctor.diagnosis.hang.silence import silence
+
+
+def find_incidents(known: HangFacts) -> Iterator[Incident]:
+    """The cause of what stopped the job, and what nobody was stopped by."""
+    silent = [d for d in known.divergences if d.differs == REDUCTION]
+    for parted in silent:
+        yield judge_divergence(known, parted)
+    causes = sorted(_causes(known), key=lambda one: (one.at_ns or 1 << 63, KINDS.index(one.kind), one.ranks))
+    apart = named_apart(known.facts)
+    if apart is not None and _follows(known, causes):
+        yield judge_named_apart(known, apart)
+        return
+    if causes:
+        yield causes[0]
+        return
+    in_dumps = list(find_rings_in_dumps(known))
+    if in_dumps:
+        yield from in_dumps
+        return
+    for pair in known.pairs.misfits():
+        yield judge_misfit(known, pair)
+        return
+    yield from find_unreceived(known)
+    yield from find_late_crashes(known)
+    swap = judge_swap(known)
+    last = swap or (None if silent else judge_silence(known))
+    if last is None and not silent:
+        last = judge_echoes(known)
+    if last is not None:
+        yield last
+
+
+def _causes(known: HangFacts) -> Iterator[Incident]:
+    """What can have stopped the job."""
+    for parted in known.divergences:
+        if parted.differs != REDUCTION:
+            yield judge_divergence(known, parted)
+    first = next(failures(known.endings), None)
+    if first is not None:
+        yield judge_failure(known, first)
+    yield from find_leavers(known)
+    for incident in (judge_ring(known, known.deadlock, CERTAIN), judge_passed_by(known)):
+        if incident is not None:
+            yield incident
+
+
+def _follows(known: HangFacts, causes: list[Incident]) -> bool:
+    """Whether what stopped the job may come from ranks that talk to others than they think: all but an exception of a rank's
+    own code."""
+    if not causes:
+        return silence(known.facts, known.endings) is not None
+    first = causes[0]
+    return first.kind is not IncidentKind.FAILED or first.ending is None or first.ending.how != RAISED
