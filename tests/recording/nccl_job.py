@@ -262,14 +262,28 @@ class Job:
     def is_stuck(self) -> bool:
         return any(rank.next < len(rank.program) or any(not i.completed for i in rank.issued) for rank in self.ranks)
 
-    def dump(self, rank: int, **how: Any) -> dict[str, Any]:
-        return Dump(**how).of(self, self.ranks[rank])
+    def dump(self, rank: int, moment: int | None = None, **how: Any) -> dict[str, Any]:
+        """The dump of a rank, as it was written at some moment, at the end if none is given."""
+        return Dump(**how).of(self, self.ranks[rank] if moment is None else _at(self.ranks[rank], moment))
 
     def write(self, folder: Path, lost: Sequence[int] = (), **how: Any) -> Path:
         for rank in range(self.shape.world):
             if rank not in lost:
                 (folder / f"_dump_{rank}").write_bytes(pickle.dumps(self.dump(rank, **how), protocol=2))
         return folder
+
+
+def _at(rank: Rank, moment: int) -> Rank:
+    """What a rank had issued, and seen to begin and to complete, at a moment."""
+    issued = [
+        replace(one, started=one.started * (one.started <= moment), completed=one.completed * (one.completed <= moment))
+        for one in rank.issued
+        if one.created <= moment
+    ]
+    counts: dict[str, int] = defaultdict(int)
+    for one in issued:
+        counts[f"p2p {one.call.group}" if one.call.is_pair else one.call.group] += 1
+    return replace(rank, issued=issued, counts=counts)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
+from distdoctor.recording.flight.backend_state import BackendState, GroupState, Pending
 from distdoctor.recording.flight.dumps import dump_of, read_dump
 from distdoctor.recording.flight.rows import recording_of
 from distdoctor.recording.open import read_any
@@ -203,6 +205,74 @@ def of_two_groups(rank: int, mode: str) -> dict[str, Any]:
     pair = str([rank // 2 * 2, rank // 2 * 2 + 1])
     config[f"tp{rank // 2}"] = {"name": f"tp{rank // 2}", "desc": "mesh_tp", "ranks": pair}
     return {"version": "2.10", "entries": entries, "pg_config": config, "pg_status": {}}
+
+
+def test_a_skip_among_calls_that_take_turns_is_no_swap() -> None:
+    """Behind the skip the host goes on: all_gather and reduce_scatter alternate, and only the calls behind it tell."""
+    job = Job(Shape(4, 2, 1, steps=4), [Fault(SKIPS, 3, 35)])
+    (finding,) = diagnosed(recorded(job, {"active_only": False, "frames": True})).findings
+
+    assert (finding.code, finding.ranks) == ("DD101", (3,))
+
+
+def moving(seed: int, spread: int, **how: Any) -> Recording:
+    """The dumps of a healthy job, each rank's written at a moment of its own within so many ticks of one in the middle."""
+    dice = random.Random(seed)
+    job = Job(Shape(dice.choice([2, 4]), dice.choice([2, 3]), dice.choice([1, 2]), steps=6), seed=seed)
+    middle = dice.randrange(job.now // 3, job.now * 2 // 3)
+    moments = [middle + dice.randrange(-spread, spread + 1) for _ in range(job.shape.world)]
+    written = 1_758_001_000_000_000_000
+    return recording_of(
+        dump_of(job.dump(rank, moment, **how), rank, f"dump {rank}", written) for rank, moment in enumerate(moments)
+    )
+
+
+@pytest.mark.parametrize("seed", drawn(30, since=300))
+def test_dumps_of_a_job_that_moves_prove_nothing_against_anybody(seed: int) -> None:
+    dice = random.Random(seed)
+    active_only, spread = dice.random() < 0.5, dice.choice([0, 10, 100])
+    diagnosis = diagnosed(moving(seed, spread, active_only=active_only))
+
+    assert all(finding.confidence is not CERTAIN for finding in diagnosis.findings)
+    assert not diagnosis.healthy
+
+
+@pytest.mark.parametrize("active_only", [True, False])
+def test_a_call_that_needs_everybody_shows_which_dumps_are_older(active_only: bool) -> None:
+    diagnosis = diagnosed(moving(7, 300, active_only=active_only))
+
+    assert diagnosis.findings == ()
+    assert any("the dumps are of different moments of a job that moved on" in words for words in diagnosis.left_open)
+
+
+def test_ranks_that_each_end_at_another_call_are_of_different_moments() -> None:
+    states = {
+        rank: BackendState(
+            rank, (GroupState("0", "default_pg", 190, 190, done, (Pending("all_reduce", done + 1, "scheduled"),)),)
+        )
+        for rank, done in enumerate([185, 172, 179, 160])
+    }
+    progress = DeviceProgress(states, tuple(range(4)))
+
+    assert progress.moved_on == "of default_pg the ranks have completed up to 4 different calls, from #160 to #185"
+    assert not progress.stopped
+    assert not progress.jams
+
+
+def test_a_dump_left_over_from_before_is_left_aside_and_the_others_are_judged() -> None:
+    job = Job(Shape(2, 2, 1, steps=6), [Fault(HOST_STOPS, 2, 60)])
+    dumps = {rank: job.dump(rank, active_only=False) for rank in range(4)}
+    old = job.dump(1, job.now // 3, active_only=False)
+    for entry in old["entries"]:
+        for name in ("time_created_ns", "time_discovered_completed_ns"):
+            entry[name] = entry[name] and entry[name] - 3_600_000_000_000
+    written = 1_758_001_000_000_000_000
+    diagnosis = diagnosed(
+        recording_of(dump_of({**dumps, 1: old}[rank], rank, f"dump {rank}", written) for rank in range(4))
+    )
+
+    assert {(finding.code, finding.ranks) for finding in diagnosis.findings} <= {("DD116", (2,))}
+    assert "rank 1 of 4 left no dump" in diagnosis.left_open
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="DISTDOCTOR_EVIDENCE names no folder of real NCCL dumps")

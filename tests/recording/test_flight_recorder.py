@@ -267,10 +267,11 @@ def test_torchcomms_dumps_and_numbers_written_as_text_are_understood(tmp_path: P
     ("name", "rank"),
     [
         ("nccl_trace_rank_3", 3), ("comm_lib_trace_rank_12", 12), ("rank_0", 0), ("gpu7-node2.nccl_trace_rank_5", 5),
-        ("node17_rank_4.json", 4), ("dump.12.pkl", 12), ("README.md", None), ("trace", None),
+        ("node17_rank_4.json", 4), ("dump.12.pkl", 12), ("rank0_fr.json", 0),
+        ("rank7_2026.json", 7), ("local_rank_1_global_rank_9.bin", 9), ("README.md", None), ("trace", None),
     ],
 )  # fmt: skip
-def test_the_rank_is_the_last_number_of_the_name(name: str, rank: int | None) -> None:
+def test_the_rank_is_the_number_behind_the_word_or_the_last_of_the_name(name: str, rank: int | None) -> None:
     assert rank_in(name) == rank
 
 

@@ -35,6 +35,9 @@ def _missing(recording: Recording) -> Iterator[str]:
 
 
 def _unfinished(progress: DeviceProgress) -> Iterator[str]:
+    if progress.moved_on:
+        yield f"the dumps are of different moments of a job that moved on: {progress.moved_on}; dump all ranks again if it hangs"
+        return
     fronts: dict[str, list[int]] = {}
     for rank, call in sorted(progress.fronts.items()):
         fronts.setdefault(call.words, []).append(rank)

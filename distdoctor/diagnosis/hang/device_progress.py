@@ -19,10 +19,12 @@ import networkx as nx
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
+from distdoctor.recording.flight.moments import outrun_dumps, spread_group
 from distdoctor.recording.flight.rows import LAUNCHER
 from distdoctor.recording.recording import Recording
 
 Node = tuple[Any, ...]  # ("rank", 3), ("call", group, number), ("unseen", 3)
+PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.hang.silence
 FEWEST_TO_OUTVOTE = 3  # members of a group; of two that differ neither is the odd one
 
 
@@ -59,6 +61,7 @@ class StoppedDevice:
     call: StuckCall
     completed_by: tuple[int, ...]
     ahead: int = 0  # calls that its host has enqueued behind it
+    behind: int = 1  # calls of the group that it has not completed and others have
 
 
 @dataclass(frozen=True)
@@ -139,10 +142,28 @@ class DeviceProgress:
         return found
 
     @cached_property
+    def moved_on(self) -> str:
+        """What shows that the dumps are of different moments of a job that moved on, in words; "" where they can be of one. Then
+        nobody is accused: where a dump ends its rank did not stay."""
+        outrun = outrun_dumps(self.states)
+        if outrun:
+            return min(outrun.values(), key=lambda one: (one.issued - one.number, one.rank)).words
+        spread = spread_group(self.states)
+        if spread:
+            ends = sorted({state.completed for state in spread.values()})
+            name = next(iter(spread.values())).words
+            return (
+                f"of {name} the ranks have completed up to {len(ends)} different calls, from #{ends[0]} to #{ends[-1]}"
+            )
+        return ""
+
+    @cached_property
     def stopped(self) -> dict[int, StoppedDevice]:
         """The ranks whose device has not completed what another member has: in an operation that nobody leaves before all are in
         it, that member's own device shows that everybody's had come."""
         found: dict[int, StoppedDevice] = {}
+        if self.moved_on:
+            return found
         for name, states in self.groups.items():
             if self._is_pairwise(name):
                 continue
@@ -154,14 +175,16 @@ class DeviceProgress:
                 done = tuple(sorted(other for other, one in states.items() if one.completed >= first.number))
                 call = StuckCall(rank, state, first)
                 if rank not in found or first.order < found[rank].call.pending.order:
-                    found[rank] = StoppedDevice(rank, call, done, state.enqueued - first.number)
+                    found[rank] = StoppedDevice(
+                        rank, call, done, state.enqueued - first.number, furthest - first.number + 1
+                    )
         return found
 
     @cached_property
     def graph(self) -> nx.DiGraph[Node]:
         """Ranks, the calls that their devices are at, and whom these calls wait for."""
         graph: nx.DiGraph[Node] = nx.DiGraph()
-        for rank, front in self.fronts.items():
+        for rank, front in ({} if self.moved_on else self.fronts).items():
             graph.add_node(("rank", rank))
             if rank not in self.stopped:  # else its own device stands, whatever it waits for besides
                 self._add(graph, front)
@@ -354,7 +377,12 @@ class DeviceProgress:
         return call.pending.state == "started" or by_count
 
     @property
-    def waited_ns(self) -> int:
+    def stood_long(self) -> bool:
+        """Whether the dumps were written so long after the last call that the job had stopped, as far as the files tell."""
+        return self._waited_ns >= PATIENCE_NS
+
+    @property
+    def _waited_ns(self) -> int:
         """How long before the dumps were written the last call of all was enqueued; copying a file can make that longer."""
         latest = max((call.created_ns for s in self.states.values() for g in s.groups for call in g.pending), default=0)
         return max((state.written_ns for state in self.states.values()), default=0) - latest if latest else 0

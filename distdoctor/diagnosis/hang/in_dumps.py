@@ -10,7 +10,6 @@ from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
 
-PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.hang.silence
 ON_THE_HOST = "look at what {who} did after its last call: distdoctor hang-dump shows its stack while the job runs"
 MOST_CALLS = 8  # named in the evidence
 
@@ -103,7 +102,7 @@ def _stopped(found: Sequence[StoppedDevice], progress: DeviceProgress, verdict: 
         if len(found) == 1
         else f"their devices are stuck; rank {first.call.rank}'s at {first.call.words}, completed on {named(first.completed_by)}",
         ranks=tuple(one.call.rank for one in found),
-        confidence=LIKELY,
+        confidence=_confidence(progress) if _are_apart(found, progress) else POSSIBLE,
         place=_place(verdict, first.call),
         places=_places(verdict, [one.call for one in found]),
         evidence={"stands_at": {f"rank {one.call.rank}": one.call.words for one in found[:MOST_CALLS]}},
@@ -141,7 +140,13 @@ def _why(progress: DeviceProgress, words: str) -> str:
 
 def _confidence(progress: DeviceProgress) -> Confidence:
     """A dump that was taken while the job moved shows calls under way as well."""
-    return LIKELY if progress.waited_ns >= PATIENCE_NS and not progress.unseen else POSSIBLE
+    return LIKELY if progress.stood_long and not progress.unseen else POSSIBLE
+
+
+def _are_apart(found: Sequence[StoppedDevice], progress: DeviceProgress) -> bool:
+    """Whether it is a few devices, more than a call behind: members do not complete a call in one instant, nor are their dumps
+    written in one."""
+    return 2 * len(found) <= len(progress.states) and any(one.behind > 1 for one in found)
 
 
 def _places(verdict: Verdict | None, calls: Sequence[StuckCall], ranks: Sequence[int] = ()) -> tuple[Place, ...]:

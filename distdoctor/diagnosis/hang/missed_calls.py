@@ -10,10 +10,7 @@ from distdoctor.diagnosis.facts.collectives import GroupCalls, Track
 from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.recording.recording import Call
-from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, CallFlag, Op
-
-# Operations in which every member needs every other one; of the rooted ones a member may be through before others have come.
-FROM_ALL = frozenset(Op) - POINT_TO_POINT - ROOTED - {Op.UNKNOWN}
+from distdoctor.recording.trace.layout import FROM_ALL, CallFlag
 
 
 class MissedCalls:

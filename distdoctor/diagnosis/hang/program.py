@@ -186,7 +186,8 @@ def departure(
     if a[0] == b[0]:
         return CallEdit(REPLACED)
     if len(a) > 1 and len(b) > 1 and a[0] == b[1] and a[1] == b[0]:
-        return CallEdit(SWAPPED)
+        # Of two calls that take turns a skip looks like a swap at first: the calls behind it tell.
+        return CallEdit(SWAPPED) if _agree(a[2:], b[2:]) or not _agree(a[1:], b) else CallEdit(SKIPPED, 1)
     follows = None if is_repeated else past.distance(a[0], b[0])
     if len(b) > 1 and b[1] == a[0] and follows == 1 and _is_next_turn(theirs[0], mine[0], past):
         return CallEdit(SKIPPED, 1)
@@ -207,6 +208,11 @@ def departure(
     if theirs[0].site == mine[0].site:
         return CallEdit(REPLACED)
     return CallEdit(UNCLEAR)
+
+
+def _agree(theirs: Sequence[Symbol], mine: Sequence[Symbol]) -> bool:
+    """Whether two ways through the program are the same as far as both are known."""
+    return all(one == other for one, other in zip(theirs, mine, strict=False))
 
 
 def _is_next_turn(usual: Call, odd: Call, past: ExecutedStatements) -> bool:

@@ -8,8 +8,9 @@ swapped calls of equal size) is an incident of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from distdoctor.diagnosis.finding import CERTAIN
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE
 from distdoctor.diagnosis.hang.alignment import REDUCTION
 from distdoctor.diagnosis.hang.ending import RAISED, failures
 from distdoctor.diagnosis.hang.group_making import named_apart
@@ -33,6 +34,7 @@ def find_incidents(known: HangFacts) -> Iterator[Incident]:
     for parted in silent:
         yield judge_divergence(known, parted)
     causes = sorted(_causes(known), key=lambda one: (one.at_ns or 1 << 63, KINDS.index(one.kind), one.ranks))
+    causes = [_as_dumps_tell(known, one) for one in causes]
     apart = named_apart(known.facts)
     if apart is not None and _follows(known, causes):
         yield judge_named_apart(known, apart)
@@ -40,21 +42,31 @@ def find_incidents(known: HangFacts) -> Iterator[Incident]:
     if causes:
         yield causes[0]
         return
+    if _has_moved_on(known):
+        return
     in_dumps = list(find_rings_in_dumps(known))
     if in_dumps:
-        yield from in_dumps
+        yield from (_as_dumps_tell(known, one) for one in in_dumps)
         return
     for pair in known.pairs.misfits():
-        yield judge_misfit(known, pair)
+        yield _as_dumps_tell(known, judge_misfit(known, pair))
         return
-    yield from find_unreceived(known)
+    yield from (_as_dumps_tell(known, one) for one in find_unreceived(known))
     yield from find_late_crashes(known)
     swap = judge_swap(known)
     last = swap or (None if silent else judge_silence(known))
     if last is None and not silent:
         last = judge_echoes(known)
     if last is not None:
-        yield last
+        yield _as_dumps_tell(known, last)
+
+
+def _as_dumps_tell(known: HangFacts, incident: Incident) -> Incident:
+    """The incident, no surer than dumps can be of who waits for whom: each rank writes its own at a moment of its own, its host
+    may go on behind its device, and one that follows on the last call shows calls under way. What was called is as it was."""
+    if known.progress is None or incident.kind is IncidentKind.DIVERGED or incident.confidence is POSSIBLE:
+        return incident
+    return replace(incident, confidence=LIKELY if known.progress.stood_long else POSSIBLE)
 
 
 def _causes(known: HangFacts) -> Iterator[Incident]:
@@ -62,6 +74,8 @@ def _causes(known: HangFacts) -> Iterator[Incident]:
     for parted in known.divergences:
         if parted.differs != REDUCTION:
             yield judge_divergence(known, parted)
+    if _has_moved_on(known):
+        return
     first = next(failures(known.endings), None)
     if first is not None:
         yield judge_failure(known, first)
@@ -69,6 +83,11 @@ def _causes(known: HangFacts) -> Iterator[Incident]:
     for incident in (judge_ring(known, known.deadlock, CERTAIN), judge_passed_by(known)):
         if incident is not None:
             yield incident
+
+
+def _has_moved_on(known: HangFacts) -> bool:
+    """Whether dumps are of different moments: then who waits for whom in them was true at none."""
+    return known.progress is not None and bool(known.progress.moved_on)
 
 
 def _follows(known: HangFacts, causes: list[Incident]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from distdoctor.recording.flight.entries import FlightDump, group_of, op_of, text, whole
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, whole_number
+from distdoctor.recording.trace.layout import FROM_ALL, POINT_TO_POINT, ROOTED, whole_number
 
 UNKNOWN = -1
 MOST_PENDING = 512  # of one rank: a device that stands still while its host runs on fills a whole ring
@@ -68,6 +68,7 @@ class GroupState:
     pairwise: bool = False
     is_counted: bool = True
     members: tuple[int, ...] = ()
+    attended: int = 0  # the last call in the entries that is complete and that no member can be missing from; 0: none
 
     @property
     def words(self) -> str:
@@ -83,6 +84,7 @@ class BackendState:
     rank: int
     groups: tuple[GroupState, ...]
     written_ns: int = 0
+    last_ns: int = 0  # wall clock: the last that the dump holds, a call issued or seen to be complete
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class LastEntry:
     number: int
     pairwise: bool
     done: int  # the last collective number that is complete in the entries; 0: none
+    attended: int = 0  # the same of operations in which every member needs every other
 
 
 def state_of(rank: int, dumps: Iterable[FlightDump]) -> BackendState:
@@ -117,9 +120,11 @@ def _note(last: dict[str, LastEntry], entry: Mapping[str, Any], is_done: bool) -
     known = last.get(number)
     sequence = 0 if pairwise else whole(entry.get("collective_seq_id"))
     done = sequence if is_done else 0
+    attended = done if op_of(text(entry.get("profiling_name"))) in FROM_ALL else 0
     if known is not None:
         sequence, done, pairwise = max(sequence, known.number), max(done, known.done), pairwise or known.pairwise
-    last[number] = LastEntry(name, description, sequence, pairwise, done)
+        attended = max(attended, known.attended)
+    last[number] = LastEntry(name, description, sequence, pairwise, done, attended)
 
 
 def groups_of(dump: FlightDump, open_at: Sequence[int], last: Mapping[str, LastEntry]) -> tuple[GroupState, ...]:
@@ -158,7 +163,8 @@ def _group(
     name = names.get(number) or (last.name if last else number)
     description = last.description if last and last.description else dump.descriptions.get(name, "")
     members = dump.groups.get(name, ())
-    return GroupState(name, description, enqueued, started, completed, pending, pairwise, is_counted, members)
+    attended = last.attended if last is not None else 0
+    return GroupState(name, description, enqueued, started, completed, pending, pairwise, is_counted, members, attended)
 
 
 def _pending(entry: Mapping[str, Any]) -> Pending:

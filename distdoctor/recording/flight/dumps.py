@@ -21,7 +21,9 @@ from distdoctor.recording.flight.entries import FlightDump, text, whole
 LARGEST_BYTES = 256 << 20  # a dump of 2,000 entries with stacks is 2 MB; beyond this somebody means harm
 MOST_RANKS = 1 << 20  # of one group: ten times the largest job that anybody has run
 _NUMBER = re.compile(r"\d{1,9}")
-# The last number of the name is the rank: nccl_trace_rank_3, comm_lib_trace_rank_3, rank_3, node7_rank_3.json, node-7.dump_12.pkl
+# A number behind the word is the rank, else the last number of the name: nccl_trace_rank_3, rank0_fr.json, node7_rank_3.json,
+# node-7.dump_12.pkl; local_rank counts within a host.
+_NAMED_RANK = re.compile(r"(?<!local)(?<!local[_-])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump|trace))*$")
 
 
@@ -100,6 +102,9 @@ def _last(status: Mapping[str, Any], what: str) -> int:
 
 def rank_in(name: str) -> int | None:
     """The rank in the name of a dump file."""
+    named = {int(number) for number in _NAMED_RANK.findall(name)}
+    if len(named) == 1:
+        return named.pop()
     match = _RANK.search(name)
     return int(match[1]) if match and len(match[1]) < 8 else None
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from distdoctor.recording.flight.backend_state import BackendState, GroupState, LastEntry, groups_of
 from distdoctor.recording.flight.entries import FlightDump, Kind, is_users_frame, kind_of, whole
+from distdoctor.recording.flight.moments import leftover_dumps
 from distdoctor.recording.flight.shared_rows import SharedRows
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble, no_rows
-from distdoctor.recording.trace.layout import CALL, GROUP, POINT_TO_POINT, Op, extend, whole_number
+from distdoctor.recording.trace.layout import CALL, FROM_ALL, GROUP, POINT_TO_POINT, Op, extend, whole_number
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -53,6 +54,9 @@ def recording_of_parts(parts: Iterable[DumpPart], troubles: list[Trouble] | None
     for columns in (columns for part in parts for columns in table.joined(part)):
         known = by_rank.get(columns.rank)
         by_rank[columns.rank] = columns if known is None else _better(columns, known, troubles)
+    for rank, one in leftover_dumps({rank: table.state(columns) for rank, columns in by_rank.items()}).items():
+        left = by_rank.pop(rank)
+        troubles.append(Trouble(f"{left.source} is left over from before, and was left aside: {one.words}", rank))
     read = [by_rank[rank] for rank in sorted(by_rank)]
     table.members, table.starts = _members(read, table.kinds), _common_starts(read, table.kinds)
     rows = [table.rows(columns) for columns in read]
@@ -217,26 +221,30 @@ class _Table:
     def _last(self, codes: Array, sequence: Array, returned: Array) -> dict[str, LastEntry]:
         """The latest entry of each group of a dump, by pg_id."""
         found: dict[str, LastEntry] = {}
+        from_all = np.array([kind.op in FROM_ALL for kind in self.kinds], bool)
         for number in {self.kinds[code].number for code in np.unique(codes)}:
             belongs = np.array([kind.number == number for kind in self.kinds], bool)[codes]
             pairs = belongs & self._field("pairwise")[codes].astype(bool)
             frames = belongs & self._field("is_frame")[codes].astype(bool)
             together = sequence[belongs & ~pairs & ~frames]
-            done = sequence[belongs & ~pairs & ~frames & (returned > 0)]
+            done = belongs & ~pairs & ~frames & (returned > 0)
+            attended = sequence[done & from_all[codes]]
             kind = self.kinds[codes[np.flatnonzero(belongs)[-1]]]
             found[number] = LastEntry(
                 kind.group,
                 kind.description,
                 int(together.max(initial=0)),
                 bool((pairs | frames).any()),
-                int(done.max(initial=0)),
+                int(sequence[done].max(initial=0)),
+                int(attended.max(initial=0)),
             )
         return found
 
     def state(self, read: Columns) -> BackendState:
         """What the backend of one rank says, once the members of all groups are known."""
         groups = (replace(one, members=self.members.get(one.name, ())) for one in read.groups_used)
-        return BackendState(read.rank, tuple(groups), read.written_ns)
+        last_ns = int(max(read.created.max(initial=0), read.returned.max(initial=0)))
+        return BackendState(read.rank, tuple(groups), read.written_ns, last_ns)
 
     def _stacks_of(self, stacks: Sequence[Any]) -> list[int]:
         """A number for each stack down to its first user frame: what lies below says nothing about the call.

@@ -550,6 +550,8 @@ class Op(IntEnum):
 
 POINT_TO_POINT = frozenset({Op.SEND, Op.RECV, Op.RECV_ANY})
 ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER})
+# Every member needs every other one; of the rooted ones a member may be through before others have come.
+FROM_ALL = frozenset(Op) - POINT_TO_POINT - ROOTED - {Op.UNKNOWN}
 # Sizes (and dtype) have to be equal on every member. Not for all_to_all (splits) nor the object behind gather/scatter roots.
 EQUAL_SIZES = frozenset(
     {
