@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import GroupCalls
+from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.source.set_order import SetLoop, set_loop_around
 from distdoctor.recording.recording import Call
@@ -40,6 +41,19 @@ def hash_orders(verdict: Verdict) -> Iterator[HashOrder]:
             if loop is not None and loop.size != 1 and (call.site, ranks) not in seen:
                 seen.add((call.site, ranks))
                 yield HashOrder(loop, call, ranks, passed)
+
+
+def hash_order_of(verdict: Verdict, incident: Incident) -> HashOrder | None:
+    """The loop over a set in which ranks of one line called for different elements, where they hash texts differently."""
+    parted, sources = incident.divergence, verdict.recording.sources
+    if parted is None or not incident.in_place or not sources:
+        return None
+    calls = [variant.call for variant in parted.variants]
+    ranks = _hashing_differently(verdict, parted.group)
+    if not ranks or len({call.site for call in calls}) > 1:
+        return None
+    loop = set_loop_around(sources, calls[0].site, calls[0].op.word, known_to_differ=True)
+    return HashOrder(loop, calls[0], ranks, 0) if loop is not None and loop.size != 1 else None
 
 
 def _hashing_differently(verdict: Verdict, group: GroupCalls) -> tuple[int, ...]:

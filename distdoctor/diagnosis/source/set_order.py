@@ -14,7 +14,7 @@ from distdoctor.diagnosis.source.call_edits import calls_at, node_replaced
 from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, lineno, source_file
-from distdoctor.diagnosis.source.text_sets import set_of_texts
+from distdoctor.diagnosis.source.text_sets import set_of_anything, set_of_texts
 from distdoctor.diagnosis.source.user_program import UserProgram
 from distdoctor.recording.recording import SourceLine
 
@@ -32,8 +32,13 @@ class SetLoop:
     edits: tuple[Edit, ...]  # that put it in order
 
 
-def set_loop_around(sources: Mapping[str, str], site: SourceLine, operation: str) -> SetLoop | None:
-    """The loop over a set in which the collective of a line is called, with something that depends on the element."""
+def set_loop_around(
+    sources: Mapping[str, str], site: SourceLine, operation: str, *, known_to_differ: bool = False
+) -> SetLoop | None:
+    """The loop over a set in which the collective of a line is called, with something that depends on the element.
+
+    A set of texts; of anything, where the orders are known to differ.
+    """
     if not any(word in text for text in sources.values() for word in ("set(", "{")):
         return None
     program = program_of(sources)
@@ -41,7 +46,7 @@ def set_loop_around(sources: Mapping[str, str], site: SourceLine, operation: str
         for loop, _ in program.above(call):
             if not isinstance(loop, ast.For) or not _depends(call, loop):
                 continue
-            made = set_of_texts(program, loop.iter)
+            made = (set_of_anything if known_to_differ else set_of_texts)(program, loop.iter)
             if made is not None:
                 return _found(program, site, loop, made)
     return None

@@ -1,4 +1,4 @@
-"""Where an expression is plainly a set of texts, whose order is another one in every process (PYTHONHASHSEED)."""
+"""Where an expression is plainly a set; of texts the order is another one in every process (PYTHONHASHSEED)."""
 
 from __future__ import annotations
 
@@ -18,35 +18,46 @@ _OF_SETS = frozenset({"union", "intersection", "difference", "symmetric_differen
 _BOTH = (ast.BitOr, ast.BitAnd, ast.Sub, ast.BitXor)
 
 
-def set_of_texts(program: UserProgram, value: ast.expr, steps: int = STEPS) -> ast.expr | None:
-    """Where the set is made that an expression is, None when it is none, or may be something else."""
+def set_of_texts(program: UserProgram, value: ast.expr) -> ast.expr | None:
+    """Where the set of texts is made that an expression is, None when it is none, or may be something else."""
+    return _set(program, value, STEPS, texts=True)
+
+
+def set_of_anything(program: UserProgram, value: ast.expr) -> ast.expr | None:
+    """The same of a set, whatever is in it: for where the orders are known to differ."""
+    return _set(program, value, STEPS, texts=False)
+
+
+def _set(program: UserProgram, value: ast.expr, steps: int, *, texts: bool) -> ast.expr | None:
     if steps == 0:
         return None
     if isinstance(value, ast.Set):
-        return value if all(_is_text(one) for one in value.elts) else None
+        return value if not texts or all(_is_text(one) for one in value.elts) else None
     if isinstance(value, ast.SetComp):
-        gives = (_gives_texts(one.iter) or set_of_texts(program, one.iter, steps - 1) for one in value.generators)
-        return value if any(gives) else None
+        gives = (_gives_texts(one.iter) or _set(program, one.iter, steps - 1, texts=texts) for one in value.generators)
+        return value if not texts or any(gives) else None
     if isinstance(value, ast.BinOp) and isinstance(value.op, _BOTH):
-        return set_of_texts(program, value.left, steps - 1) or set_of_texts(program, value.right, steps - 1)
+        both = (_set(program, side, steps - 1, texts=texts) for side in (value.left, value.right))
+        return next((made for made in both if made is not None), None)
     if isinstance(value, ast.Call):
-        return _of_call(program, value, steps)
+        return _of_call(program, value, steps, texts=texts)
     if isinstance(value, ast.Name | ast.Attribute):
-        made = [set_of_texts(program, one, steps - 1) for one in _values(program, value)]
+        made = [_set(program, one, steps - 1, texts=texts) for one in _values(program, value)]
         return made[0] if made and all(made) else None
     return None
 
 
-def _of_call(program: UserProgram, call: ast.Call, steps: int) -> ast.expr | None:
+def _of_call(program: UserProgram, call: ast.Call, steps: int, *, texts: bool) -> ast.expr | None:
     name = last_word(call.func)
     if name in _SETS and len(call.args) == 1:
-        return call if _gives_texts(call.args[0]) else set_of_texts(program, call.args[0], steps - 1)
+        plain = not texts or _gives_texts(call.args[0])
+        return call if plain else _set(program, call.args[0], steps - 1, texts=texts)
     if name in _KEEPS_ORDER and call.args and isinstance(call.func, ast.Name):
-        return set_of_texts(program, call.args[0], steps - 1)
+        return _set(program, call.args[0], steps - 1, texts=texts)
     if name in _OF_SETS and isinstance(call.func, ast.Attribute):
-        return set_of_texts(program, call.func.value, steps - 1)
+        return _set(program, call.func.value, steps - 1, texts=texts)
     returned = [one for target in program.targets(call)[:3] for one in program.returned(target)]
-    made = [set_of_texts(program, one, steps - 1) for one in returned]
+    made = [_set(program, one, steps - 1, texts=texts) for one in returned]
     return made[0] if made and all(made) else None
 
 

@@ -26,7 +26,7 @@ from textwrap import shorten
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.hash_order import HashOrder, hash_orders
+from distdoctor.diagnosis.hang.hash_order import HashOrder, hash_order_of, hash_orders
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.program import SWAPPED
@@ -51,6 +51,8 @@ def examine(verdict: Verdict) -> Iterator[Finding]:
     for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.SWAPPED, IncidentKind.TOGETHER):
         if incident.crossed is not None:
             yield _of_threads(verdict, incident, *incident.crossed)
+        elif (order := hash_order_of(verdict, incident)) is not None:
+            yield _apart_by_hash(verdict, incident, order)
         elif incident.how == SWAPPED:
             yield _finding(verdict, incident.decided_by(incident.choice))
     for found in hash_orders(verdict):
@@ -118,6 +120,39 @@ def _by_hash(found: HashOrder) -> Finding:
                 edits=loop.edits,
             ),
         ),
+    )
+
+
+def _apart_by_hash(verdict: Verdict, incident: Incident, order: HashOrder) -> Finding:
+    """Ranks that are at different elements of a set: the sizes or the roots do not fit."""
+    parted, loop = incident.divergence, order.loop
+    assert parted is not None
+    text = shorten(loop.text, 60, placeholder="...")
+    return Finding(
+        title=f"call {short(order.call)}{group_words(incident)} for different elements of the set `{text}`, which each process "
+        "goes through in an order of its own",
+        ranks=order.ranks,
+        confidence=LIKELY,
+        stalls=incident.stalls,
+        place=loop.loop,
+        places=(
+            Place(loop.loop, order.ranks, "goes through the set"),
+            Place(loop.made, order.ranks, "makes the set"),
+            *of_variants(verdict, incident),
+        ),
+        evidence={
+            "set": loop.text,
+            "sequence_number": parted.number,
+            "calls": [full(variant.call) for variant in parted.variants],
+            "hangs": True,
+        },
+        why="Python hashes texts differently in each of these processes, so their sets have different orders; "
+        + "; ".join(f"{named(variant.ranks)}: {full(variant.call)}" for variant in parted.variants[:4]),
+        prescriptions=(
+            Prescription("same-order", change=f"go through sorted({loop.text}) at {at(loop.loop)}", edits=loop.edits),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

@@ -98,3 +98,22 @@ def test_a_call_that_does_not_ask_which_element_it_is_at_is_fine() -> None:
 @pytest.mark.parametrize("hashes", [(1, 1), (None, None), (1, None)])
 def test_one_hash_seed_for_all_or_none_on_record_is_fine(hashes: tuple[object, ...]) -> None:
     assert not findings(job(hashes=hashes))
+
+
+@pytest.mark.parametrize("names", [SET, "set(tables) & set(allowed)"])
+@pytest.mark.parametrize("hashes", [(1, 2), (7, 7)])
+def test_one_line_that_meets_itself_at_another_element(names: str, hashes: tuple[int, int]) -> None:
+    """The sizes differ, and by the calls alone one rank brought another shape: the set is why, where the hashes differ."""
+    script = recording(ranks=2).source("train.py", TRAIN.format(names=names, loop="self.names", given="value"))
+    script.collective("all_reduce", [64, 8], site="train.py:12 compute").step()
+    script.collective("all_reduce", [64, 8], site="train.py:12 compute").instead(1, shape="[20, 8]")
+    stuck = script.live()
+    ranks = {rank: replace(log, environment={HASHES: hashes[rank]}) for rank, log in stuck.ranks.items()}
+    [finding] = findings(replace(stuck, ranks=ranks))
+
+    if hashes[0] == hashes[1]:
+        assert finding.code == "DD103"
+    else:
+        assert (finding.code, finding.ranks, finding.confidence) == ("DD107", (0, 1), LIKELY)
+        assert {2, 10} <= {place.site.line for place in finding.places}
+        assert finding.prescriptions[0].edits[0].text == "sorted(self.names)"
