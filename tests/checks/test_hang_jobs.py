@@ -161,6 +161,18 @@ def test_a_sharded_module_that_runs_on_every_rank_is_left_in_peace() -> None:
     assert not diagnosed(watched(hang_jobs.batch_with_dummy_image, seconds=60)).findings
 
 
+def test_ranks_that_were_all_aborted_in_one_exchange_lost_nobody() -> None:
+    """gloo aborts whoever is sent more than it expects: the rank that had no rows left out an exchange of the backward pass."""
+    (finding,) = diagnosed(watched(hang_jobs.leaves_out_an_exchange, ranks=3, seconds=60)).findings
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD128", (2,), "likely")
+    assert finding.place.line == line("receive, send)  # of rows")
+
+
+def test_an_expert_without_rows_that_stays_in_the_graph_is_left_in_peace() -> None:
+    assert not diagnosed(watched(hang_jobs.exchanges_with_an_empty_expert, ranks=3, seconds=60)).findings
+
+
 def test_a_healthy_job_that_looks_sick_is_left_in_peace() -> None:
     recording = watched(hang_jobs.healthy, seconds=60)
 

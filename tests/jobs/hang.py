@@ -316,6 +316,46 @@ def batch_with_dummy_image(rank: int) -> None:
     _sees_and_reads(rank, dummy=True)
 
 
+class Exchange(torch.autograd.Function):
+    """Rows to where they belong; backward sends their gradients back."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, send: list[int], receive: list[int]) -> Tensor:
+        ctx.send, ctx.receive = send, receive
+        out = rows.new_empty(sum(receive), rows.shape[1])
+        dist.all_to_all_single(out, rows.contiguous(), receive, send)  # of rows
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        out = grads[0].new_empty(sum(ctx.send), grads[0].shape[1])
+        dist.all_to_all_single(out, grads[0].contiguous(), ctx.send, ctx.receive)
+        return out, None, None
+
+
+def _routes(rank: int, *, in_graph: bool) -> None:
+    """Two layers of one expert a rank; in the last step nobody sends anything to that of rank 2 in the second layer."""
+    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+    for step in range(3):
+        x = torch.randn(6, 4, requires_grad=True)
+        for number, expert in enumerate(layers):
+            send = [3, 3, 0] if step == 2 and number == 1 else [1, 2, 3]
+            receive = [send[rank]] * 3
+            rows = Exchange.apply(x, send, receive)
+            made = expert(rows) if len(rows) or in_graph else torch.empty(0, 4)
+            x = x + Exchange.apply(made, receive, send)
+        x.sum().backward()
+    dist.barrier()
+
+
+def leaves_out_an_exchange(rank: int) -> None:
+    _routes(rank, in_graph=False)
+
+
+def exchanges_with_an_empty_expert(rank: int) -> None:
+    _routes(rank, in_graph=True)
+
+
 def receives_first(rank: int) -> None:
     x = torch.ones(4)
     dist.all_reduce(x)

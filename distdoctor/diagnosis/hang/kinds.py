@@ -17,6 +17,7 @@ class IncidentKind(StrEnum):
     FAILED = "failed"  # a rank failed by itself
     PASSED_BY = "passed by"  # ranks are in new_group, and others are not
     ECHOED = "echoed"  # ranks failed because a peer was gone, and how that one ended is not on record
+    UNFIT = "unfit"  # every member failed inside one call, in which each brings sizes of its own, some by an abort
     GAVE_UP = (
         "gave up"  # ranks raised a timeout in what is on no record, and the others were there until they were ended
     )

@@ -38,6 +38,15 @@ def short(call: Call) -> str:
     return pairwise(call) if call.op in POINT_TO_POINT else call.words
 
 
+def told_apart(one: Call, other: Call) -> tuple[str, str]:
+    """Both in short; with their lines, else with their sizes, where the same words would stand for two calls."""
+    if short(one) != short(other):
+        return short(one), short(other)
+    if one.site and other.site and one.site != other.site:
+        return f"{short(one)} ({at(one.site)})", f"{short(other)} ({at(other.site)})"
+    return full(one), full(other)
+
+
 def seconds(value: float) -> str:
     """`12 s`, `0.4 s`, `3 min`."""
     if value >= 600:

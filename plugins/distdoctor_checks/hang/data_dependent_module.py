@@ -7,6 +7,8 @@ What it means    Under fully_shard (FSDP, ZeRO-3) a module gathers its parameter
 Why it hurts     The others hang in the module's all_gather, or pair it with the all_gather of another module.
 How we know      The calls of the group diverge, and the call that one side lacks is a parameter gather that no line of the
                  program issues itself: its line calls a module, in a program that shards with fully_shard or FSDP.
+                 Under expert parallelism: all ranks failed inside one all_to_all, and some had put no rows into one of the
+                 same step, which the others had (likely).
 What to do       Run the module on every rank in every step (on an empty or dummy input whose output is multiplied by zero), or
                  let all ranks decide together whether it runs.
 When it is fine  The module is not sharded, or its group contains only the ranks that run it.
@@ -20,7 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.decision import led_to_by
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -43,6 +45,9 @@ _FUNCTIONS = re.compile(r"(?:torch|nn|F|dist|np|math)\.")  # of a library, no mo
 
 @check("DD128", "data-dependent-module", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=65)
 def examine(verdict: Verdict) -> Iterator[Finding]:
+    for incident in verdict.of_kind(IncidentKind.UNFIT):
+        if incident.usual is not None:
+            yield _without_rows(incident, incident.usual)
     for incident in verdict.of_kind(IncidentKind.DIVERGED):
         for call, ran in _gathers(verdict, incident):
             yield _finding(verdict, incident, call, ran)
@@ -117,6 +122,36 @@ def _finding(verdict: Verdict, incident: Incident, call: Call, module: str) -> F
                 "run-on-every-rank",
                 change=f"run `{module}` on every rank; where `{decision.test}` is false, run it on a dummy input, multiply its "
                 "output by 0.0 and add it",
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
+
+
+def _without_rows(incident: Incident, empty: Call) -> Finding:
+    """All were aborted in an exchange, and some had put nothing into one of the same step."""
+    assert incident.odd is not None
+    inside = incident.waiting[0].calls
+    return Finding(
+        title=f"had no rows in {short(empty)}, and left out an exchange in backward that the others made: all failed in "
+        f"{short(incident.odd)}",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
+        place=empty.site,
+        places=(
+            Place(empty.site, incident.ranks, full(empty)),
+            *(Place(call.site, (call.rank,), f"failed in {full(call)}") for call in inside[:8]),
+        ),
+        evidence={"empty": full(empty), "failed_in": [full(call) for call in inside]},
+        why=f"gloo aborts a rank that is sent more than it expects; {named(call.rank for call in inside)} all failed inside one "
+        "call, so nobody was lost before: the exchanges of the ranks are not the same ones. An output that is made anew for an "
+        "empty input is in no graph, and its backward makes no exchange",
+        prescriptions=(
+            Prescription(
+                "run-on-every-rank",
+                change="run the module on the empty input too, or keep its output in the graph (add `x.sum() * 0.0`)",
             ),
         ),
         at_ns=incident.at_ns,

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts, from_line, who
 from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at
+from distdoctor.diagnosis.hang.wording import at, full, group_words, short
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import CallFlag
@@ -48,6 +49,35 @@ def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
         return
     for incident in in_place(verdict, alignment.SHAPE):
         yield _finding(verdict, incident)
+    for incident in verdict.of_kind(IncidentKind.UNFIT):
+        yield _unfit(incident)
+
+
+def _unfit(incident: Incident) -> Finding:
+    """Of an exchange the sizes may differ as they like, but what one sends another has to expect."""
+    assert incident.odd is not None
+    inside = incident.waiting[0].calls
+    return Finding(
+        title=f"all failed in {short(incident.odd)}{group_words(incident)}: what a rank is sent is not what it expects",
+        ranks=tuple(call.rank for call in inside),
+        confidence=POSSIBLE,
+        stalls=incident.stalls,
+        place=incident.odd.site,
+        places=tuple(Place(call.site, (call.rank,), full(call)) for call in inside[:8]),
+        evidence={"calls": [full(call) for call in inside]},
+        why="gloo aborts a rank that is sent more than it expects, and nobody had gone before: the splits do not fit, or the "
+        "ranks are in different exchanges",
+        prescriptions=(
+            Prescription(
+                "same-shape",
+                change="exchange the splits first (all_to_all_single of the counts), and count the exchanges of a step on each "
+                "rank: one that leaves one out is a call ahead of the others",
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+        undecided=True,
+    )
 
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:

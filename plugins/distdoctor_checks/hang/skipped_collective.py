@@ -46,6 +46,7 @@ from distdoctor.diagnosis.hang.wording import (
     short,
     test_of,
     tipped,
+    told_apart,
 )
 from distdoctor.diagnosis.source.deciding import Decision
 from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by, skipped_by
@@ -126,11 +127,12 @@ def _title(incident: Incident, odd: Call) -> str:
         return f"ran out of inputs, and join() answered {short(odd)} of the others with {short(usual)}"
     if usual is None:
         return f"called {short(odd)}{group_words(incident, odd)}, which the others never call"
+    mine, theirs = told_apart(odd, usual)
     if incident.is_tie:
-        return f"disagree: one side called {short(odd)}, the other {short(usual)}{group_words(incident, usual)}"
+        return f"disagree: one side called {mine}, the other {theirs}{group_words(incident, usual)}"
     if incident.how == SKIPPED:
-        return f"skipped {short(usual)}{group_words(incident, usual)} and went on to {short(odd)}"
-    return f"called {short(odd)} where the others called {short(usual)}{group_words(incident, usual)}"
+        return f"skipped {theirs}{group_words(incident, usual)} and went on to {mine}"
+    return f"called {mine} where the others called {theirs}{group_words(incident, usual)}"
 
 
 def _why(verdict: Verdict, incident: Incident, odd: Call) -> str:

@@ -6,6 +6,7 @@ from distdoctor.diagnosis.finding import POSSIBLE
 from distdoctor.diagnosis.hang.ending import ENDED, Ending, failures
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.incidents.unfit import judge_unfit
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 
 
@@ -39,6 +40,9 @@ def judge_echoes(known: HangFacts) -> Incident | None:
     ended_from_outside = bool(job.interrupted) and bool(victims) and not victims[0].timed_out
     if not victims or job.running or ended_from_outside:
         return None
+    unfit = judge_unfit(known, victims)
+    if unfit is not None:
+        return unfit
     awaited = _awaited(known, victims)
     return Incident(
         IncidentKind.GAVE_UP if awaited else IncidentKind.ECHOED,
