@@ -23,9 +23,10 @@ from distdoctor.cli.torchrun_options import torchrun_arguments
 from distdoctor.cli.training_options import training_values
 from distdoctor.errors import DoctorError, WrongUse
 from distdoctor.launch import devices
-from distdoctor.launch.job import Launch, Outcome, RunningJob, RunOptions
+from distdoctor.launch.job import RunningJob
 from distdoctor.launch.new_run_folder import make_run_folder, make_shared_folder
 from distdoctor.launch.other_launcher import nodes_of
+from distdoctor.launch.run_options import Launch, Outcome, RunOptions
 from distdoctor.launch.signals_heard import finishing
 from distdoctor.launch.step import SchedulerStep, step_of
 from distdoctor.launch.torchrun_arguments import parse

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from distdoctor.diagnosis.diagnosis import Diagnosis, FixOutcome, TriedFix
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding, Prescription
 from distdoctor.diagnosis.source.edits import applied
-from distdoctor.launch.job import Outcome
 from distdoctor.launch.post_mortem import diagnose
+from distdoctor.launch.run_options import Outcome
 from distdoctor.launch.second_run import JobProgress, SecondRun, SecondRunOrder, root_of, run_again
 from distdoctor.recording.recording import Call, Recording, SourceLine
 from distdoctor.recording.trace.layout import Op, source_digest

@@ -14,7 +14,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis, FixOutcome, TriedFix
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.source.edits import words_replaced
 from distdoctor.diagnosis.source.patch import patch_of
-from distdoctor.launch.job import Outcome
+from distdoctor.launch.run_options import Outcome
 from distdoctor.launch.second_run import JobProgress, SecondRun, SecondRunOrder, root_of
 from distdoctor.launch.working_copy import copy_folder
 from distdoctor.plugins import load

@@ -19,15 +19,9 @@ from distdoctor.diagnosis.hang.group_making import Making, NewGroup
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.point_to_point import Pairs
-from distdoctor.diagnosis.source.deciding import (
-    MEMBERS,
-    SHAPE,
-    TAG,
-    Decision,
-    deciding_condition,
-    deciding_value,
-    most_telling_value,
-)
+from distdoctor.diagnosis.source.deciding import deciding_condition
+from distdoctor.diagnosis.source.deciding_value import MEMBERS, SHAPE, TAG, deciding_value, most_telling_value
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.events import Exiting, InitBegun

@@ -13,7 +13,7 @@ from distdoctor.diagnosis.hang.program import SKIPPED, CallEdit
 from distdoctor.diagnosis.hang.silence import IdleTime
 from distdoctor.diagnosis.hang.uneven import Uneven
 from distdoctor.diagnosis.hang.wait_for import Wait
-from distdoctor.diagnosis.source.deciding import Decision
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import POINT_TO_POINT

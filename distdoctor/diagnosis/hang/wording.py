@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from distdoctor.diagnosis.finding import CERTAIN, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.source.deciding import Decision
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.rank_guard import LEAVES, Guard
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, SourceLine

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.source_file import argument, last_word, lineno
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
 
 _THREADS = frozenset({"Thread", "Timer", "submit", "run_in_executor", "start_new_thread"})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from distdoctor.diagnosis.source.deciding import leads_to
 from distdoctor.diagnosis.source.edits import Edit, lines_of, rows_replaced
 from distdoctor.diagnosis.source.out_of_condition import every_rank_gets_there
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
 from distdoctor.diagnosis.source.source_file import Loop, SourceFile, last_word, source_file
 from distdoctor.diagnosis.source.statement_edits import torch_distributed
+from distdoctor.diagnosis.source.ways import leads_to
 from distdoctor.recording.recording import SourceLine
 
 _NAMES = ("votes", "votes_of_ranks", "votes_of_all_ranks")

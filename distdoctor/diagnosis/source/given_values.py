@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 
 from distdoctor.diagnosis.source.call_edits import calls_at, keyword_of
-from distdoctor.diagnosis.source.deciding import program_of, tests_around
+from distdoctor.diagnosis.source.deciding_tests import tests_around
 from distdoctor.diagnosis.source.rank_local import step_of
 from distdoctor.diagnosis.source.source_file import keyword, last_word, lineno
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
 STEPS = 4  # from the call to where the value is written

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, SourceFile, last_word, source_file
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
 DEEPEST = 3  # calls from a loop to the function that registers hooks

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.call_edits import calls_at
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.rank_local import is_made_the_same, step_of
 from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, lineno, source_file
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
 MOST = 40  # expressions that are followed

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.source_file import lineno
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.source_file import dotted, last_word, lineno
+from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.recording import SourceLine
 
 CLOCKS = frozenset({"strftime", "time_ns", "now", "utcnow", "today", "ctime"})

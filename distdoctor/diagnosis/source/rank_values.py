@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from distdoctor.diagnosis.source.deciding import LEAST, program_of
+from distdoctor.diagnosis.source.decision import LEAST
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.rank_local import Hop, origin
 from distdoctor.diagnosis.source.source_file import lineno
+from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.recording import SourceLine
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.call_edits import calls_at
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.edits import Edit, row_inserted
 from distdoctor.diagnosis.source.source_file import (
     FunctionNode,
@@ -18,6 +17,7 @@ from distdoctor.diagnosis.source.source_file import (
     opaque,
     source_file,
 )
+from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.recording import SourceLine
 
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 
 from distdoctor.diagnosis.source.call_edits import calls_at
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.given_values import Line, made_of, maker_of
 from distdoctor.diagnosis.source.source_file import last_word, source_file
+from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.source_line import SourceLine
 
 # StepLR, ReduceLROnPlateau, CosineAnnealingWarmRestarts, get_linear_schedule_with_warmup.

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.call_edits import calls_at, node_replaced
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, lineno, source_file
 from distdoctor.diagnosis.source.text_sets import set_of_anything, set_of_texts
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
 _WITHOUT_ORDER = frozenset({"sorted", "set", "frozenset", "any", "all", "sum", "min", "max", "len", "dict"})

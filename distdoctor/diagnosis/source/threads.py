@@ -9,10 +9,9 @@ import ast
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.rank_local import COLLECTIVES
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 
 _STARTS = frozenset({"Thread", "Timer", "submit", "run_in_executor", "start_new_thread", "to_thread", "partial"})
 _CALLS = frozenset({"send", "isend", "irecv", "barrier", "monitored_barrier", "gather", "batch_isend_irecv"})

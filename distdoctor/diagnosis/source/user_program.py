@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, last_word, source_file
 
@@ -443,3 +443,13 @@ def _stores_attribute(node: ast.AST, name: str) -> bool:
     return any(
         isinstance(one, ast.Attribute) and one.attr == name for target, _ in _assigned(node) for one in ast.walk(target)
     )
+
+
+def program_of(sources: Mapping[str, str]) -> UserProgram:
+    """The user's files as one program, parsed once."""
+    return _program(tuple(sorted(sources.items())))
+
+
+@lru_cache(maxsize=8)
+def _program(sources: tuple[tuple[str, str], ...]) -> UserProgram:
+    return UserProgram.of(dict(sources))

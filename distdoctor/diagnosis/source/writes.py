@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.deciding import leads_to, program_of
 from distdoctor.diagnosis.source.given_values import Line, lines_of_way
 from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
+from distdoctor.diagnosis.source.ways import leads_to
 from distdoctor.recording.recording import SourceLine
 
 NOWHERE = SourceLine()

@@ -48,7 +48,7 @@ from distdoctor.diagnosis.hang.wording import (
     tipped,
     told_apart,
 )
-from distdoctor.diagnosis.source.deciding import Decision
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by, skipped_by
 from distdoctor.diagnosis.source.rank_guard import LEAVES
 from distdoctor.recording.rank_set import named

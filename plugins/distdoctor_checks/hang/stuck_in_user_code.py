@@ -49,7 +49,8 @@ from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import decision_places
 from distdoctor.diagnosis.source.call_edits import only_call
-from distdoctor.diagnosis.source.deciding import Decision, awaited_condition
+from distdoctor.diagnosis.source.deciding import awaited_condition
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording

@@ -7,17 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.diagnosis.source.deciding import (
-    DTYPE,
-    MEMBERS,
-    ROOT,
-    SHAPE,
-    Decision,
-    awaited_condition,
-    deciding_condition,
-    deciding_value,
-    most_telling_value,
-)
+from distdoctor.diagnosis.source.deciding import awaited_condition, deciding_condition
+from distdoctor.diagnosis.source.deciding_value import DTYPE, MEMBERS, ROOT, SHAPE, deciding_value, most_telling_value
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.recording.recording import SourceLine
 
 CLOCK = """\

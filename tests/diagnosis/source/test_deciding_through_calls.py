@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from distdoctor.diagnosis.source.deciding import DTYPE, SHAPE, Decision, deciding_condition, deciding_value
+from distdoctor.diagnosis.source.deciding import deciding_condition
+from distdoctor.diagnosis.source.deciding_value import DTYPE, SHAPE, deciding_value
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.given_values import given_at
 from distdoctor.recording.recording import SourceLine
 

@@ -17,7 +17,9 @@ from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.stack_waits import IN_PAIRS, StackWait, line_of, ring_of, stack_waits
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.wording import at, decision_places
-from distdoctor.diagnosis.source.deciding import ROOT, Decision, deciding_condition, deciding_value
+from distdoctor.diagnosis.source.deciding import deciding_condition
+from distdoctor.diagnosis.source.deciding_value import ROOT, deciding_value
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_of_one
 from distdoctor.recording.rank_set import named
