@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -438,12 +438,20 @@ def _complete_batches(dump: FlightDump, pairwise: Array, is_frame: Array, return
         batch = _batch(entries[at])
         if batch in frames:
             returned[at] = frames[batch]
-        elif sizes[batch] > 1 and batch[1] <= dump.status.get(str(batch[0]), (0, 0, 0))[2]:
+        elif sizes[batch] > 1 and (batch.sends or batch.calls) <= dump.status.get(str(batch.group), (0, 0, 0))[2]:
             returned[at] = whole(entries[at].get("time_created_ns")) + 1
 
 
-def _batch(entry: Mapping[str, Any]) -> tuple[int, int]:
-    return whole(entry.get("pg_id")), whole(entry.get("p2p_seq_id"))
+class _Batch(NamedTuple):
+    """What the entries of one batch have in common. Which counter it raises, that of sends or of calls, is the torch's."""
+
+    group: int
+    sends: int
+    calls: int
+
+
+def _batch(entry: Mapping[str, Any]) -> _Batch:
+    return _Batch(*(whole(entry.get(name)) for name in ("pg_id", "p2p_seq_id", "collective_seq_id")))
 
 
 def _threads(words: Sequence[Any]) -> Array:

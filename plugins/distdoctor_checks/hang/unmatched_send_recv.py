@@ -156,13 +156,13 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     if doing is not None and not unpaired:
         places.append(doing)
     return Finding(
-        title=f"{short(receive)} waits for a send that never comes",
+        title=f"{short(receive)} waits for a {'receive' if receive.op is Op.SEND else 'send'} that never comes",
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
         place=receive.site,
         places=(*places, *deciding_places(incident)),
-        evidence={"receive": full(receive), "sender": sender, "unpaired": [full(call) for call in unpaired]},
+        evidence={"waits": full(receive), "for_rank": sender, "unpaired": [full(call) for call in unpaired]},
         why=_why(verdict, unpaired, receive),
         prescriptions=(Prescription("pair-send-with-recv", change=_change(unpaired, receive)),),
         at_ns=incident.at_ns,
@@ -204,7 +204,8 @@ def _change(unpaired: tuple[Call, ...], receive: Call) -> str:
             return f"use the same tag at {at(call.site)} and {at(receive.site)}: tag={call.tag}"
         if call.op is Op.SEND and call.rank == receive.root and call.root != receive.rank:
             return f"send to dst={receive.rank} at {at(call.site)}, or receive on rank {call.root}"
-    return f"send from rank {receive.root} to rank {receive.rank} before anything that waits for rank {receive.rank}"
+    verb, way = ("receive on", "from") if receive.op is Op.SEND else ("send from", "to")
+    return f"{verb} rank {receive.root} {way} rank {receive.rank} before anything that waits for rank {receive.rank}"
 
 
 def sick() -> Recording:

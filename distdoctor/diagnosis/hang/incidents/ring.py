@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from distdoctor.diagnosis.facts.timeline import is_pairwise
 from distdoctor.diagnosis.finding import LIKELY, Confidence
-from distdoctor.diagnosis.hang.device_progress import WaitEdge
+from distdoctor.diagnosis.hang.device_progress import FEWEST_TO_OUTVOTE, WaitEdge
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.incidents.guarding import find_guard, put_under
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.program import ADDED, SKIPPED, CallEdit, ExecutedStatements, Symbol, deviation, symbol
+from distdoctor.diagnosis.hang.program import (
+    ADDED,
+    SKIPPED,
+    UNCLEAR,
+    CallEdit,
+    ExecutedStatements,
+    Symbol,
+    deviation,
+    symbol,
+)
 from distdoctor.diagnosis.hang.uneven import find_uneven_pass
 from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait
 from distdoctor.recording.recording import Call, SourceLine
@@ -29,7 +39,7 @@ def judge_ring(known: HangFacts, dead: Deadlock, confidence: Confidence) -> Inci
     at_ns = max(known.timeline(wait.call.rank).wall(wait.call.entered_ns) for wait in cycle)
     everybody = tuple(sorted({rank for ring in rings for wait in ring for rank in wait.ranks}))
     incident = Incident(IncidentKind.RING, everybody, at_ns, confidence, cycle=cycle, rings=rings, waiting=dead.dead)
-    return _strayed(known, incident) or incident
+    return _strayed(known, incident) or _gone_on_alone(incident) or incident
 
 
 def find_rings_in_dumps(known: HangFacts) -> Iterator[Incident]:
@@ -86,6 +96,51 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     strayed = replace(strayed, uneven=find_uneven_pass(known.uneven, strayed.ranks, strayed.at_ns))
     guard = find_guard(known.sources, odd, before.call, needed, before.ranks)
     return strayed if guard is None else put_under(strayed, *guard)
+
+
+def _gone_on_alone(incident: Incident) -> Incident | None:
+    """The incident, when one rank of a ring left out what another waits for in it, or took the wrong group."""
+    if any(wait.group is None or is_pairwise(wait.call) for wait in incident.cycle):
+        return None
+    at = _missing_from_one(incident.cycle) or _alone_in_one(incident.cycle)
+    if at is None:
+        return None
+    wait, before = at
+    return replace(
+        incident,
+        kind=IncidentKind.STRAYED,
+        ranks=wait.ranks,
+        odd=wait.call,
+        usual=before.call,
+        group=before.group,
+        cycle=(),
+        rings=(),
+        waiting=(before,),
+        departure=CallEdit(UNCLEAR),
+        sides=LIKELY,
+        confidence=LIKELY,
+    )
+
+
+def _missing_from_one(cycle: Sequence[Wait]) -> tuple[Wait, Wait] | None:
+    """(what the odd rank is at, what is waited for in vain): all but one of the calls of the ring have been issued by whoever is
+    waited for, and only devices are not there yet. Then the one that was not issued is what was left out."""
+    missing = [at for at, wait in enumerate(cycle) if not wait.is_posted]
+    return (cycle[(missing[0] + 1) % len(cycle)], cycle[missing[0]]) if len(missing) == 1 < len(cycle) else None
+
+
+def _alone_in_one(cycle: Sequence[Wait]) -> tuple[Wait, Wait] | None:
+    """The same, when nobody else of a larger group has come to the call of one rank, and most members of the other groups are at
+    theirs. Two groups that are used in two orders leave nobody alone."""
+    alone, attended = [], []
+    for at, wait in enumerate(cycle):
+        assert wait.group is not None
+        come = sum(track.count >= wait.call.number for track in wait.group.tracks.values())
+        if come == 1 and len(wait.group.members) > FEWEST_TO_OUTVOTE:
+            alone.append(at)
+        elif 2 * come >= len(wait.group.members):
+            attended.append(at)
+    return (cycle[alone[0]], cycle[alone[0] - 1]) if len(alone) == 1 and len(attended) == len(cycle) - 1 else None
 
 
 def _statements(ring: Iterable[Wait]) -> set[tuple[Op, SourceLine]]:
