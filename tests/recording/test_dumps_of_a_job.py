@@ -15,7 +15,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.recording.flight.backend_state import BackendState, GroupState, Pending
 from distdoctor.recording.flight.dumps import dump_of, read_dump
@@ -213,6 +213,53 @@ def test_a_skip_among_calls_that_take_turns_is_no_swap() -> None:
     (finding,) = diagnosed(recorded(job, {"active_only": False, "frames": True})).findings
 
     assert (finding.code, finding.ranks) == ("DD101", (3,))
+
+
+def test_members_that_differ_from_rank_to_rank_are_the_cause_of_what_does_not_complete() -> None:
+    job = Job(Shape(2, 4, 1), [Fault(HOST_STOPS, 3, 30)])
+    dumps = {rank: job.dump(rank, active_only=False) for rank in range(8)}
+    expert = next(name for name, (words, _) in job.shape.groups().items() if words.startswith("EXPERT"))
+    dumps[5]["pg_config"][expert]["ranks"] = "[1, 5]"
+    written = 1_758_001_000_000_000_000
+    (finding,) = diagnosed(
+        recording_of(dump_of(dump, rank, f"dump {rank}", written) for rank, dump in dumps.items())
+    ).findings
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD119", (5,), LIKELY)
+
+
+def test_of_a_ring_the_rank_that_left_out_a_call_is_named() -> None:
+    """Hosts run on behind their devices: all of them have issued everything else, and the devices wait for each other."""
+    job = Job(Shape(1, 4, 2, steps=4, run_ahead=100), [Fault(SKIPS, 3, 40)])
+    for finding in diagnosed(recorded(job, {"active_only": True})).findings:
+        assert finding.code == "DD101"
+        assert finding.ranks == (3,)
+
+
+@pytest.mark.parametrize("counted", ["p2p_seq_id", "collective_seq_id"])
+def test_a_batch_is_known_by_whichever_counter_it_raises(counted: str) -> None:
+    """torch keeps the event of a whole batch only, and which counter a batch raises depends on its version."""
+    dumps = {}
+    for rank in range(2):
+        entries = []
+        for number in range(3):
+            for name in (
+                f"{'send' if rank == 0 else 'recv'} {rank}{'->' if rank == 0 else '<-'}{1 - rank}",
+                "coalesced",
+            ):
+                done = name == "coalesced"
+                entries.append({
+                    "record_id": len(entries), "pg_id": 0, "process_group": ("0", "pp"), "profiling_name": f"nccl:{name}",
+                    "collective_seq_id": 0, "p2p_seq_id": 0, counted: number + 1, "op_id": len(entries), "is_p2p": True,
+                    "time_created_ns": 1_758_000_000_000_000_000 + number, "input_sizes": [[16]], "input_dtypes": ["Float"],
+                    "output_sizes": [[16]], "output_dtypes": ["Float"], "retired": done,
+                    "state": "completed" if done else "scheduled", "time_discovered_completed_ns": None,
+                })  # fmt: skip
+        config = {"0": {"name": "0", "desc": "pp", "ranks": "[0, 1]"}}
+        dumps[rank] = {"version": "2.10", "entries": entries, "pg_config": config, "pg_status": {}}
+    recording = recording_of(dump_of(dump, rank, f"dump {rank}", 1) for rank, dump in dumps.items())
+
+    assert not DeviceProgress.of(recording).fronts
 
 
 def moving(seed: int, spread: int, **how: Any) -> Recording:

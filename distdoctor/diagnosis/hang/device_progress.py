@@ -132,6 +132,21 @@ class DeviceProgress:
         }
 
     @cached_property
+    def memberships(self) -> dict[str, dict[tuple[int, ...], tuple[int, ...]]]:
+        """Name of a group that is in use -> members -> the ranks that take these for its members, most first: where a rank
+        counts another one in that has other members in its own group of this name."""
+        found: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {}
+        for name, states in self.groups.items():
+            own = {rank: state.own_members for rank, state in states.items() if state.own_members}
+            apart = any(own.get(other, mine) != mine for mine in own.values() for other in mine)
+            if apart and any(state.pending for state in states.values()):
+                lots = {
+                    members: tuple(sorted(r for r, mine in own.items() if mine == members)) for members in own.values()
+                }
+                found[name] = dict(sorted(lots.items(), key=lambda one: (-len(one[1]), one[1])))
+        return found
+
+    @cached_property
     def fronts(self) -> dict[int, StuckCall]:
         """Rank -> the oldest call that it has not completed; a rank without one is left out."""
         found = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress, Jam, StoppedDevice, StuckCall
@@ -16,21 +16,21 @@ MOST_CALLS = 8  # named in the evidence
 
 def hosts_that_stopped(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
     """Ranks whose device has done all that it was given, and whose host does not issue what the others wait for."""
-    for absence in progress.absences if nothing_better(verdict) else ():
+    for absence in progress.absences if _nothing_better(progress, verdict) else ():
         if absence.at is None:
             yield _absent(absence, progress, verdict)
 
 
 def hosts_that_went_elsewhere(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
     """Ranks that have not issued what most of a group waits in, and are in another call."""
-    for absence in progress.absences if nothing_better(verdict) else ():
+    for absence in progress.absences if _nothing_better(progress, verdict) else ():
         if absence.at is not None:
             yield _elsewhere(absence, progress, verdict)
 
 
 def devices_that_stopped(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
     """Ranks whose device has not completed what it completed on others; else calls that everybody is in."""
-    if not nothing_better(verdict):
+    if not _nothing_better(progress, verdict):
         return
     if progress.stopped:
         yield _stopped(list(progress.stopped.values()), progress, verdict)
@@ -39,9 +39,44 @@ def devices_that_stopped(progress: DeviceProgress, verdict: Verdict | None) -> I
             yield _jammed(jam, progress, verdict)
 
 
+def groups_taken_differently(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
+    """Groups of one name for which ranks that count each other in have other members."""
+    for name, lots in progress.memberships.items() if nothing_better(verdict) else ():
+        yield _taken_differently(name, lots, progress)
+
+
+def _taken_differently(name: str, lots: Mapping[tuple[int, ...], tuple[int, ...]], progress: DeviceProgress) -> Finding:
+    (_, most), *others = lots.items()
+    odd = tuple(sorted(rank for _, ranks in others for rank in ranks))
+    tied = len(others[0][1]) == len(most)
+    group = next(iter(progress.groups[name].values()))
+    said = "; ".join(f"{named(ranks)}: {list(members)}" for members, ranks in list(lots.items())[:MOST_CALLS])
+    return Finding(
+        title=f"disagree on the members of {group.words}, in which calls are pending"
+        if tied
+        else f"made {group.words} with other members than the rest, and calls in it are pending",
+        ranks=tuple(sorted({*odd, *most})) if tied else odd,
+        confidence=LIKELY,
+        evidence={"group": group.words, "members": {named(ranks): list(members) for members, ranks in lots.items()}},
+        why=f"the ranks' own lists of its members differ ({said}), so each waits for ranks that are in another communicator",
+        prescriptions=(
+            Prescription(
+                "new-group-on-every-rank",
+                change="make all groups on every rank, in one order, from one list of members that does not depend on the rank",
+            ),
+        ),
+        undecided=tied,
+    )
+
+
 def nothing_better(verdict: Verdict | None) -> bool:
     """Whether the calls in the dumps tell nothing themselves: where the ranks' calls differ, that is the cause."""
     return verdict is None or not verdict.incidents
+
+
+def _nothing_better(progress: DeviceProgress, verdict: Verdict | None) -> bool:
+    """Whether nothing tells why ranks do not meet but how far each has come."""
+    return nothing_better(verdict) and not progress.memberships
 
 
 def _absent(absence: Absence, progress: DeviceProgress, verdict: Verdict | None) -> Finding:

@@ -68,6 +68,7 @@ class GroupState:
     pairwise: bool = False
     is_counted: bool = True
     members: tuple[int, ...] = ()
+    own_members: tuple[int, ...] = ()  # as this rank says, where it does; `members` is what most of them know
     attended: int = 0  # the last call in the entries that is complete and that no member can be missing from; 0: none
 
     @property
@@ -164,7 +165,9 @@ def _group(
     description = last.description if last and last.description else dump.descriptions.get(name, "")
     members = dump.groups.get(name, ())
     attended = last.attended if last is not None else 0
-    return GroupState(name, description, enqueued, started, completed, pending, pairwise, is_counted, members, attended)
+    return GroupState(
+        name, description, enqueued, started, completed, pending, pairwise, is_counted, members, members, attended
+    )
 
 
 def _pending(entry: Mapping[str, Any]) -> Pending:

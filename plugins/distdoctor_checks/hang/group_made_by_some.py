@@ -10,7 +10,7 @@ How we know      The recordings show which ranks entered new_group, how often an
                  when the missing ranks wait elsewhere for those inside; likely when all ranks have been idle for a long time.
                  Of two ranks a condition on the rank tells which is odd; without one both are named. Sides that make groups of
                  other members under one number, or a group that its members made alone, are a warning where the job came
-                 through.
+                 through. Dumps of a flight recorder hold each rank's own list of members: lists that differ are likely it.
 What to do       Call new_group on every rank, for all groups, in the same order.
 When it is fine  Non-members that have already returned; use_local_synchronization=True, which only members call.
 Source           torch.distributed.new_group: "requires that all processes in the main group enter this function".
@@ -23,6 +23,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.group_making import (
     EachItsOwn,
     MadeAlone,
@@ -34,6 +35,7 @@ from distdoctor.diagnosis.hang.group_making import (
     named_apart,
     of_one_name,
 )
+from distdoctor.diagnosis.hang.in_dumps import groups_taken_differently
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
@@ -50,7 +52,9 @@ from distdoctor.testing import recording
 @check(
     "DD119", "group-made-by-some", severity=ERROR, family="hang", formerly=("DD126 ranks-apart",), stalls=Stalls.FOREVER
 )
-def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, apart: RanksApart | None, progress: DeviceProgress | None) -> Iterator[Finding]:
+    if progress is not None:
+        yield from groups_taken_differently(progress, verdict)
     if apart is not None and apart.sides is not None and apart.sides.makes_group:
         yield _by_stacks(apart.sides)
     if verdict is None:
