@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -142,7 +142,9 @@ class _Stage:
         self.now = START_NS
         self.moments: list[int] = []
         self.draws: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        self.entered: dict[tuple[str, int], dict[int, dict[str, Any]]] = defaultdict(dict)
+        self.entered: dict[tuple[str, int], Counter[tuple[Any, ...]]] = defaultdict(
+            Counter
+        )  # ranks by what they brought
         self.sends: dict[tuple[str, int, int, int], int] = defaultdict(int)
         self.recvs: dict[tuple[str, int, int, int], int] = defaultdict(int)
         self.taken: set[int] = set()  # ids of receives from anybody that have got theirs
@@ -214,7 +216,7 @@ class _Stage:
         if op in POINT_TO_POINT:
             self._post(rank, row, fields["group"], op)
         else:
-            self.entered[fields["group"], row["number"]][rank] = row
+            self.entered[fields["group"], row["number"]][_fits(row)] += 1
         if fields.get("asynchronous") or fields.get("native"):
             row["returned_ns"] = self.now + MILLISECOND // 2
             runner.handles.append((row, action))
@@ -239,9 +241,8 @@ class _Stage:
             return bool(self.sends[group, row["root"], rank, row["tag"]] >= row["_turn"])
         if op is Op.RECV_ANY:
             return self._take(rank, row, group)
-        entered = self.entered[group, row["number"]]
         members = self.script.groups[group][0]
-        return len(entered) == len(members) and len({_fits(other) for other in entered.values()}) == 1
+        return list(self.entered[group, row["number"]].values()) == [len(members)]
 
     def _take(self, rank: int, row: dict[str, Any], group: str) -> bool:
         if id(row) not in self.taken:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from distdoctor.offers import Drill
 
@@ -26,6 +24,10 @@ DATA_DEPENDENT_MODULE = Drill(
 
 def plant(training: Training) -> None:
     """An adapter beside the model, run on what the batch brings."""
+    # not above: it takes half a second, and whoever asks for the list of drills would wait for it
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     adapter = torch.nn.Linear(4, 4).to(training.device)
     mesh = init_device_mesh(training.device.type, (training.world_size,))
     fully_shard(adapter, mesh=mesh, reshard_after_forward=True)  # a root keeps its parameters otherwise

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
 from distdoctor.offers import Drill
 
 if TYPE_CHECKING:
@@ -24,6 +22,8 @@ PARTIAL_STATE_DICT = Drill(
 
 def plant(training: Training) -> None:
     """Rank 0 saves, as it did before the model was sharded."""
+    # not above: it takes half a second, and whoever asks for the list of drills would wait for it
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     def save(training: Training) -> None:
         if training.step == 3 and training.rank == 0:
