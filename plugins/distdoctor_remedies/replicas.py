@@ -193,6 +193,16 @@ all_features = torch.cat(gathered)""",
         source="torch.distributed.nn.functional.all_gather",
     ),
     Remedy(
+        slug="reduce-with-gradient",
+        what="Sum with torch.distributed.nn.functional.all_reduce, which autograd tracks, and use what it returns.",
+        how="""from torch.distributed.nn.functional import all_reduce
+total = all_reduce(part)                           # a new tensor; backward sums its gradient over the ranks
+# for a log alone: dist.all_reduce(part.detach().clone())""",
+        effect="Each rank's part gets the gradient of all ranks' losses.",
+        safety="changes the size of the gradients; retune a learning rate that was tuned to the smaller ones",
+        source="torch.distributed.nn.functional.all_reduce",
+    ),
+    Remedy(
         slug="match-the-baseline",
         what="Correct the factor where it arises, or debug the first layer that differs; then run "
         "`distdoctor check-grads --against single` again.",

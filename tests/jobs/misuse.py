@@ -426,6 +426,71 @@ def scores_for_a_metric(rank: int, world_size: int) -> str:
     return digest_of_training(model)
 
 
+# --- summing in place ------------------------------------------------------------------------------------------------------
+
+
+def summed_in_place(rank: int, world_size: int, *, how: str = "loss") -> str:
+    """The correlation of two views over the features of all ranks, summed in one of many ways."""
+    from torch.distributed.nn.functional import all_reduce as all_reduce_with_gradient
+
+    model: nn.Module = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 16))
+    if "by hand" not in how:
+        model = DistributedDataParallel(model)
+    optimizer, batches = adam(model), Batches(rank)
+    pairs = [dist.new_group([one]) for one in range(world_size)]
+    for _ in range(STEPS):
+        inputs, _ = batches.next()
+        one, other = normalize(model(torch.cat([inputs, inputs + 0.1])), dim=0).chunk(2)
+        part = one.T @ other / world_size
+        total = _summed(part, how, pairs[rank], all_reduce_with_gradient)
+        if how == "statistics":  # as BatchNorm's, over all ranks: means and squares
+            loss = ((one - total.mean(0)) / (total.var(0) + 1).sqrt()).pow(3).mean()
+        else:
+            loss = (total - torch.eye(len(total))).pow(2).sum()
+        if how == "logged later":
+            dist.all_reduce(part)
+        if how == "losses":
+            both = torch.stack([loss, one.mean()])
+            dist.all_reduce(both)
+            loss = both.sum() / world_size
+        optimizer.zero_grad()
+        (loss * world_size if how == "scaled" else loss).backward()
+        for parameter in model.parameters() if "by hand" in how else ():
+            dist.all_reduce(parameter.grad)
+            if how == "averaged by hand":
+                parameter.grad /= world_size
+        optimizer.step()
+    return digest_of_training(model)
+
+
+def _summed(part: Tensor, how: str, alone: Any, with_gradient: Any) -> Tensor:
+    if how in ("losses", "logged later"):
+        return part
+    if how == "gradient":
+        return with_gradient(part)
+    if how == "logged":
+        total = part.detach().clone()
+        dist.all_reduce(total)
+        return part
+    if how == "constant":
+        total = part.detach().clone()
+        dist.all_reduce(total)
+        return part + total
+    if how == "no_grad":
+        with torch.no_grad():
+            dist.all_reduce(part)
+        return part
+    if how == "flat":
+        dist.all_reduce(part.view(-1))  # summed in place
+    elif how == "handle":
+        dist.all_reduce(part, async_op=True).wait()  # summed in place
+    elif how == "alone":
+        dist.all_reduce(part, group=alone)
+    else:
+        dist.all_reduce(part)  # summed in place
+    return part
+
+
 # --- names that are going ----------------------------------------------------------------------------------------------------
 
 

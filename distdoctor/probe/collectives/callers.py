@@ -36,6 +36,8 @@ _TORCH_FRONT = ("distributed_c10d.py", "_functional_collectives.py")  # where to
 _THROUGH = (
     "c10d_logger.py",
     f"distdoctor{os.sep}probe{os.sep}collectives{os.sep}handles.py",
+    f"distdoctor{os.sep}probe{os.sep}gradients{os.sep}detached_gathers.py",
+    f"distdoctor{os.sep}probe{os.sep}gradients{os.sep}reduced_in_place.py",
 )  # what only hands on between the two
 _MODULES = tuple(os.sep.join(("torch", "nn", "modules", name)) for name in ("module.py", "container.py"))
 _FRONT, _USER, _HANDS_ON, _OTHER, _MODULE = 1, 2, 3, 4, 5

@@ -34,6 +34,7 @@ from distdoctor.probe.gradients.detached_gathers import Gathers
 from distdoctor.probe.gradients.inventory import Inventory, take_inventory
 from distdoctor.probe.gradients.non_finite import Origins
 from distdoctor.probe.gradients.orphaned_parameters import OrphanWatch
+from distdoctor.probe.gradients.reduced_in_place import Reductions
 from distdoctor.probe.gradients.rng_state import RngStates
 from distdoctor.probe.gradients.sampled_elements import SampledElements
 from distdoctor.probe.gradients.sampled_step import GroupDigests, SampledStep
@@ -66,6 +67,7 @@ class GradientsStream:
         self.orphans = OrphanWatch(context)
         self.noise = RngStates(context)
         self.gathers = Gathers(context)
+        self.reductions = Reductions(context, lambda: self.gathers.off)
         self._tracked: weakref.WeakKeyDictionary[Optimizer, Tracked] = weakref.WeakKeyDictionary()
         self._numbered = 0  # optimizers so far: those that are gone keep their numbers
 
@@ -80,6 +82,7 @@ class GradientsStream:
         self.orphans.install()
         self.noise.install()
         self.gathers.install()
+        self.reductions.install()
         joins.install(context)
         if context.deep:
             self.origins.install()
@@ -175,6 +178,7 @@ class GradientsStream:
         """Backward pass number `count` begins, at `root`."""
         self.noise.backward_begins(count, root if not self.gathers.off else None)
         self.gathers.backward_begins(root)
+        self.reductions.backward_begins(root)
         for optimizer, tracked in self._tracked.items():
             if tracked.step:
                 self.zeroing.look(optimizer, tracked)

@@ -361,12 +361,13 @@ class UnkeptRng(TraceEvent):
 
 @kind(34)
 class DetachedGather(TraceEvent):
-    """Features were gathered without their gradient, and trained on."""
+    """Features were gathered, or summed in place, without their gradient, and trained on."""
 
     operation: str = ""  # with `DETACHED` behind it: the source took the gradient off what it gathered
     reached: bool = False  # the loss has another way to what was gathered
     step: int = 0
     nbytes: int = 0
+    ranks: Ranks = ()  # that were summed in place; of a gathering it is not told
 
 
 @kind(35)

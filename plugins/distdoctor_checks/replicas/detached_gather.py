@@ -1,17 +1,22 @@
 """
-DD217 detached-gather: the loss is computed from features gathered by a collective that autograd does not track.
+DD217 detached-gather: the loss is computed from features gathered or summed by a collective that autograd does not track.
 
 What it means    dist.all_gather fills plain buffers, so autograd does not know where their contents came from. A contrastive
-                 loss over all ranks' features then learns from its own side only, or not at all.
+                 loss over all ranks' features then learns from its own side only, or not at all. dist.all_reduce changes a tensor
+                 in place, and its gradient passes straight through: no rank's part gets the gradient of other ranks' losses.
 Why it hurts     Part of the gradient is missing, without an error. The loss falls more slowly and ends higher.
 How we know      The gathered input requires a gradient, gradients are enabled, and the graph that backward starts from holds
                  the collective's output bits without a gradient. `cut`: the loss has no other path to the features. Where
                  the source detached the features for the gathering and trains on the same ones as well: a note, possible.
+                 Of a sum: ranks that average their gradients (by a mean, not a sum) computed something from it afterwards that
+                 the loss is made of, and that was kept for backward because the gradient depends on its value: likely.
 What to do       Gather with torch.distributed.nn.functional.all_gather, or put this rank's own features back into the gathered
-                 list.
-When it is fine  Gathering for a metric or under no_grad; a list into which own features are put back; targets that are meant
-                 to be constants (a stop-gradient, as in BYOL).
-Source           torch.distributed.all_gather: "not differentiable"; torch.distributed.nn.functional.all_gather is.
+                 list. Sum with torch.distributed.nn.functional.all_reduce, whose result is a new tensor.
+When it is fine  Gathering or summing for a metric, under no_grad or of a detached tensor; a list into which own features are put
+                 back; targets that are meant to be constants (a stop-gradient, as in BYOL); sums among tensor-parallel ranks;
+                 a loss that is multiplied by the number of ranks, or a learning rate that was tuned to the smaller gradient.
+Source           torch.distributed.all_gather: "not differentiable"; torch.distributed.nn.functional.all_gather is. torch's
+                 warning that c10d::allreduce_ has no autograd kernel.
 """
 
 from __future__ import annotations
@@ -20,19 +25,29 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.used_factor import is_close, used_factors
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import DETACHED, DetachedGather
 
 
 @check("DD217", "detached-gather", severity=ERROR, stands_alone=True)
-def examine(gradients: Gradients) -> Iterator[Finding]:
+def examine(gradients: Gradients, replicas: Replicas | None) -> Iterator[Finding]:
     seen: dict[tuple[SourceLine, str, bool, int], list[tuple[int, int, int]]] = defaultdict(list)
+    summed: dict[SourceLine, dict[int, DetachedGather]] = defaultdict(dict)
     for rank, own in gradients.ranks.items():
         for one in own.events(DetachedGather):
-            seen[one.site, one.operation, one.reached, one.nbytes].append((rank, one.step, one.at_ns))
+            if one.ranks:
+                summed[one.site].setdefault(rank, one)
+            else:
+                seen[one.site, one.operation, one.reached, one.nbytes].append((rank, one.step, one.at_ns))
+    for by_rank in summed.values():
+        mistaken = {rank: one for rank, one in by_rank.items() if _are_averaged(one.ranks, gradients, replicas)}
+        if mistaken:
+            yield _summed(mistaken)
     for (site, op, reached, nbytes), events in seen.items():
         ranks = tuple(sorted({rank for rank, _, _ in events}))
         cut, meant = not reached, op.endswith(DETACHED)
@@ -54,6 +69,39 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
             confidence=CERTAIN if cut else POSSIBLE if meant else LIKELY,
             at_ns=min(at_ns for _, _, at_ns in events),
         )
+
+
+def _are_averaged(ranks: tuple[int, ...], gradients: Gradients, replicas: Replicas | None) -> bool:
+    """Whether these ranks are replicas, whose gradients are not summed: a sum completes what each has of one loss."""
+    sets = replicas.sets if replicas is not None else ()
+    known = next((one for one in sets if set(ranks) <= set(one.ranks)), None)
+    if known is None:
+        return False
+    peers = [one for one in gradients.peers if set(ranks) <= set(one.ranks)]
+    factors = [(factor, len(one.ranks)) for one in peers for _, factor in used_factors(gradients, one)]
+    summed = any(is_close(factor, count) for factor, count in factors)
+    return not summed and (known.proven or bool(factors))  # by hand it may be either, until a step has shown it
+
+
+def _summed(by_rank: dict[int, DetachedGather]) -> Finding:
+    ranks, one = tuple(sorted(by_rank)), by_rank[min(by_rank)]
+    step, count = min(other.step for other in by_rank.values()), len(one.ranks)
+    missing = "the gradient of the other ranks' losses"
+    return Finding(
+        title=f"step {step}: all_reduce summed in place what requires a gradient, and the loss is computed from the sum: "
+        f"{missing} is missing",
+        ranks=ranks,
+        place=one.site,
+        places=(Place(one.site, ranks, f"all_reduce of what requires a gradient, {one.nbytes:,} bytes"),),
+        evidence={"step": step, "op": one.operation, "bytes": one.nbytes, "missing": missing},
+        why=f"autograd does not see all_reduce: on {named(ranks)} the gradient of the sum passes through it unchanged, "
+        f"and is then averaged over {count} ranks. Of a loss that is the same on all of them the gradient is {count} times too "
+        "small, of others it is wrong",
+        prescriptions=(Prescription("reduce-with-gradient"),),
+        severity=WARNING,
+        confidence=LIKELY,
+        at_ns=min(other.at_ns for other in by_rank.values()),
+    )
 
 
 def sick() -> Recording:

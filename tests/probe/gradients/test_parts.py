@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inventory import take_inventory
+from distdoctor.probe.gradients.reduced_in_place import Reductions
 from distdoctor.probe.gradients.sampled_elements import SampledElements
 from distdoctor.probe.gradients.zero_grad import Zeroing
 from distdoctor.probe.writer import TraceWriter, file_name
+from distdoctor.recording.trace.events import DetachedGather, decode
 from distdoctor.recording.trace.layout import STREAMS
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.reader import read_trace
@@ -69,3 +73,53 @@ def test_what_a_device_has_not_computed_is_written_later_and_in_order(tmp_path: 
     context.write_what_is_ready()
 
     assert written == ["first", "second"]
+
+
+def summed(context: GradientsContext, monkeypatch: pytest.MonkeyPatch) -> Reductions:
+    """As if this process were one of two ranks, whose sum doubles what it is given."""
+    monkeypatch.setattr(torch.distributed, "get_process_group_ranks", lambda group: [0, 1])
+    return Reductions(context, lambda: False)
+
+
+def told_of(folder: Path) -> list[DetachedGather]:
+    trace = read_trace(folder / file_name(0, 0))
+    rows = trace.rows["events"]
+    return [decode(DetachedGather, row, trace.texts) for row in rows[rows["kind"] == DetachedGather.number]]
+
+
+def test_a_sum_in_place_is_noted_where_the_loss_depends_on_it_and_nothing_is_kept_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = context_in(tmp_path)
+    reductions = summed(context, monkeypatch)
+    reduce = reductions._around(lambda tensor: tensor.data.mul_(2))
+    part = torch.ones(3, requires_grad=True) * 3
+
+    reduce(part)
+    loss = part.pow(2).sum()
+    reductions.backward_begins(loss)
+    (noted,) = told_of(tmp_path)
+    assert (noted.operation, noted.ranks, noted.nbytes, noted.step) == ("all_reduce", (0, 1), 12, 1)
+
+    other = torch.ones(3, requires_grad=True) * 3
+    alive = weakref.ref(other)
+    reduce(other)
+    del other
+    assert alive() is None
+
+
+@pytest.mark.parametrize("how", ["used before", "linear", "one number", "made up for", "detached"])
+def test_a_sum_in_place_that_the_gradient_does_not_miss_is_not_noted(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = context_in(tmp_path)
+    reductions = summed(context, monkeypatch)
+    reduce = reductions._around(lambda tensor: tensor.data.mul_(2))
+    part = torch.ones(1 if how == "one number" else 3, requires_grad=True) * 3
+    before = part.pow(2).sum()
+
+    reduce(part.detach() if how == "detached" else part)
+    after = part.sum() if how == "linear" else part.pow(2).sum() * (2 if how == "made up for" else 3)
+    reductions.backward_begins(before if how == "used before" else after)
+
+    assert told_of(tmp_path) == []

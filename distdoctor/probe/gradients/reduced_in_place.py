@@ -1,0 +1,134 @@
+"""Tensors that require a gradient, were summed over the ranks in place, and decide the gradient of the loss all the same.
+
+Autograd does not see `all_reduce`: the gradient goes through it as if nothing had happened. At `backward` the graph of the loss
+is searched for what was computed from the tensor after the sum, and kept for backward. Only numbers of operations are remembered,
+and nothing is read but whether a kept tensor requires a gradient; so this holds on any device, and for asynchronous sums.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from distdoctor.probe import sites, wrappers
+from distdoctor.probe.compile_guard import watched
+from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
+from distdoctor.recording.trace.events import DetachedGather
+
+LOOKS = 6  # backward passes that are searched
+MOST = 8  # sums before one backward pass
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """`made`: (number, name) of the operation that made the tensor, or what it is a view of. `since`: number of the next one."""
+
+    site: int
+    made: frozenset[tuple[int, str]]
+    since: int
+    step: int
+    nbytes: int
+    ranks: tuple[int, ...]
+
+
+class Reductions:
+    """Remembers the sums since the last backward pass."""
+
+    def __init__(self, context: GradientsContext, hooked: Callable[[], bool]) -> None:
+        """`hooked`: whether somebody hooks saved tensors, which looking at them would run."""
+        self.context, self.hooked = context, hooked
+        self._pending: list[Reduction] = []
+        self._looks = 0
+        self._told: set[int] = set()
+
+    def install(self) -> None:
+        wrappers.lay_everywhere((c10d, torch.distributed), "all_reduce", self._around)
+
+    def _around(self, original: Any) -> Any:
+        note = self.context.guarded(self._note)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if not torch.compiler.is_compiling():
+                tensor = args[0] if args else kwargs.get("tensor")
+                if isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled():
+                    note(tensor, args, kwargs)
+            return result
+
+        return call
+
+    def _note(self, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """One number may be a loss: its value does not matter where nothing but means and sums follow."""
+        if self._looks >= LOOKS or len(self._pending) >= MOST or tensor.numel() < 2 or self.hooked() or watched():
+            return
+        op = kwargs.get("op", args[1] if len(args) > 1 else torch.distributed.ReduceOp.SUM)
+        if op != torch.distributed.ReduceOp.SUM:  # the gradient of a mean is the mean of what the ranks compute
+            return
+        ranks = torch.distributed.get_process_group_ranks(kwargs.get("group", args[2] if len(args) > 2 else None))
+        made = [one.grad_fn for one in (tensor, tensor._base) if one is not None and one.grad_fn is not None]
+        site = self.context.trace.texts.id(sites.user_site())
+        if made and len(ranks) > 1 and site not in self._told:
+            known = frozenset((node._sequence_nr(), node.name()) for node in made)
+            since = torch._C._autograd._get_sequence_nr()
+            self._pending.append(
+                Reduction(site, known, since, self.context.step + 1, tensor.nbytes, tuple(sorted(ranks)))
+            )
+
+    def backward_begins(self, root: Any) -> None:
+        """Search the graph of what `backward` is called on."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        if self.hooked() or watched() or not isinstance(root, Tensor) or root.grad_fn is None:
+            return
+        self._looks += 1
+        graph = list(nodes_behind(root.grad_fn))
+        if len(graph) >= NODES:
+            return
+        users = _users(graph)
+        for one in pending:
+            if one.site not in self._told and _decides(one, graph, users):
+                self._told.add(one.site)
+                found = DetachedGather("all_reduce", True, one.step, one.nbytes, one.ranks)
+                self.context.trace.note(found, site=one.site)
+
+
+def _users(graph: Iterable[Any]) -> dict[Any, list[Any]]:
+    """operation -> those that were given its output."""
+    users: dict[Any, list[Any]] = defaultdict(list)
+    for node in graph:
+        for following, _ in node.next_functions:
+            if following is not None:
+                users[following].append(node)
+    return users
+
+
+def _decides(one: Reduction, graph: Iterable[Any], users: dict[Any, list[Any]]) -> bool:
+    """Whether what was summed was used afterwards, and its value changes the gradient: something on the way to the loss has kept
+    a tensor with a gradient. Not where the source multiplies by the number of ranks, which makes up for what is missing."""
+    made = [node for node in graph if (node._sequence_nr(), node.name()) in one.made]
+    waiting = [user for node in made for user in users[node] if user._sequence_nr() >= one.since]
+    seen, kept = set(waiting), False
+    while waiting:
+        node = waiting.pop()
+        saved = list(saved_by(node))
+        if node.name() == "MulBackward0" and any(_is_number(tensor, len(one.ranks)) for tensor in saved):
+            return False
+        kept = kept or any(tensor.requires_grad for tensor in saved)
+        following = [user for user in users[node] if user not in seen]
+        seen.update(following)
+        waiting.extend(following)
+    return kept
+
+
+def _is_number(tensor: Tensor, number: int) -> bool:
+    """Whether a factor in host memory is this number."""
+    return not tensor.requires_grad and tensor.numel() == 1 and tensor.device.type == "cpu" and tensor.item() == number
