@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from jobs import misuse as jobs
 from jobs import replicas as gradient_jobs
+from jobs import schedules as schedule_jobs
 from test_replicas_jobs import found
 
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Severity
@@ -138,3 +139,26 @@ def test_a_step_that_one_rank_skips_is_told_with_the_condition_and_not_as_gradie
     assert (finding.code, finding.ranks, finding.confidence) == ("DD210", (1,), CERTAIN)
     assert finding.title == "step 2: rank 0 took an optimizer step that rank 1 skipped"
     assert "# of some ranks" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+@pytest.mark.parametrize("shape", ["cosine", "flat"])
+def test_a_schedule_that_accelerate_moves_for_every_process_is_over_too_early(shape: str) -> None:
+    pytest.importorskip("accelerate")
+    recording, _ = gradient_jobs.watched(schedule_jobs.annealed, shape=shape)
+    (finding,) = [one for one in found(recording) if one.code == "DD218"]
+
+    assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, (0, 1))
+    assert finding.evidence["steps"] == 60
+    if shape == "cosine":
+        assert finding.place.line == gradient_jobs.line("# for all processes", schedule_jobs.__file__)
+        assert "rises again" in finding.title
+    else:
+        assert "the learning rate is 0 from step" in finding.title
+
+
+@pytest.mark.parametrize("about", [{"prepares": False}, {"shape": "anew"}])
+def test_a_schedule_of_the_length_of_the_training_or_one_that_begins_anew_is_silent(about: dict[str, Any]) -> None:
+    pytest.importorskip("accelerate")
+    recording, _ = gradient_jobs.watched(schedule_jobs.annealed, **about)
+
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []

@@ -90,6 +90,16 @@ def test_a_model_that_was_never_wrapped_is_found_where_the_ranks_belong_together
     assert finding.place.line == jobs.line("# nobody averages")
 
 
+def test_a_step_that_each_rank_leaves_out_for_itself_is_told_though_the_gradients_are_reduced() -> None:
+    recording, digests = jobs.watched(jobs.overflow_by_rank)
+    finding = only(recording)
+
+    assert digests[0] != digests[1]
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD210", (0,), LIKELY)
+    assert "step 2: rank 1 took an optimizer step that rank 0 skipped" in finding.title
+    assert finding.place.line == jobs.line("# unless this rank overflows")
+
+
 HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.plain, {}),
     (jobs.plain, {"norm": True}),
@@ -99,6 +109,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.plain, {"find_unused_parameters": True}),
     (jobs.unfrozen_after_some_steps, {"wraps_again": True}),
     (jobs.averaged_by_hand, {}),
+    (jobs.overflow_by_rank, {"agreed": True}),
     (jobs.summed_in_buckets, {"divides": True}),
     (jobs.one_critic_and_actors_apart, {}),
     (jobs.accumulated, {}),

@@ -493,6 +493,31 @@ def scaler_by_rank(rank: int, world_size: int) -> None:
         scaler.update()
 
 
+def overflow_by_rank(rank: int, world_size: int, *, agreed: bool = False) -> str:
+    """A loss scale of one's own: a rank whose gradients overflow reduces zeros, halves its scale and leaves the step out, unless
+    all ranks have `agreed` on that. Each of them overflows twice."""
+    model, batches, scale = Net(), Batches(rank), 1024.0
+    optimizer = adam(model)
+    for step in range(1, 13):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        (cross_entropy(model(inputs), targets) * (1e9 if step % 5 == 2 + rank else scale)).backward()
+        for parameter in model.parameters():
+            parameter.grad = parameter.grad.half().float()
+        overflow = torch.tensor([float(not all(p.grad.isfinite().all() for p in model.parameters()))])
+        if agreed:
+            dist.all_reduce(overflow, op=dist.ReduceOp.MAX)
+        for parameter in model.parameters():
+            parameter.grad = (parameter.grad / scale).nan_to_num(0.0, 0.0, 0.0)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+        if overflow:
+            scale /= 2
+        else:
+            optimizer.step()  # unless this rank overflows
+    return digest_of_training(model)
+
+
 # --- healthy --------------------------------------------------------------------------------------------------------------
 
 

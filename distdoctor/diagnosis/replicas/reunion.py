@@ -8,7 +8,7 @@ it is at it. A state that differs while the parameters stay the same is one that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -105,15 +105,32 @@ def _times_exchanged(own: RankGradients, peers: ReplicaGroup, since: int) -> int
     calls = own.log.calls
     calls = calls[(calls["step"] >= max(1, since)) & np.isin(calls["op"], _CARRYING)]
     calls = calls[calls["flags"] & CallFlag.NATIVE == 0]
-    began = {int(row["step"]) - 1: int(row["forward_ended_ns"]) for row in own.log.rows("times")}
     at_once, in_parts = 0, Counter[str]()
-    for step in np.unique(calls["step"]):
-        between = [call for call in calls[calls["step"] == step] if _is_before(call, began.get(int(step)))]
+    for between in _between_steps(own, calls):
         sent = [call for call in between if _concerns(own, call, peers)]
         at_once += _are_all(own, sent, list(held.values()))
         in_parts.update(Counter(own.log.text(int(call["shape"])) for call in sent) & wanted)
     in_turns = sum((Counter({shape: count // EXCHANGES for shape, count in in_parts.items()}) & wanted).values())
     return max(at_once, EXCHANGES if in_turns >= _ENOUGH * sum(wanted.values()) else 0)
+
+
+def _between_steps(own: RankGradients, calls: Any) -> Iterator[list[Any]]:
+    """Of each step, the calls that were made before its gradients were computed, as far as these can be no gradients themselves.
+
+    A pass whose step was left out reduces its gradients too, before the backward of the next one: where there were several
+    passes, what a line sends behind the last of them it has sent behind the others as well.
+    """
+    rows = own.log.rows("times")
+    times = {int(row["step"]) - 1: (int(row["forward_ended_ns"]), int(row["backwards"])) for row in rows}
+    of_gradients: set[int] = set()  # lines, in any step so far
+    for step in np.unique(calls["step"]):
+        mine, (backward, passes) = calls[calls["step"] == step], times.get(int(step), (None, 0))
+        behind = {int(call["site"]) for call in mine if not _is_before(call, backward)}
+        of_gradients |= behind
+        reducing = behind if passes > 1 else set()
+        if not backward:  # no step has followed the last passes
+            reducing = of_gradients
+        yield [call for call in mine if _is_before(call, backward) and int(call["site"]) not in reducing]
 
 
 def _are_all(own: RankGradients, calls: Sequence[Any], held: Sequence[TensorInfo]) -> bool:

@@ -1,14 +1,22 @@
 """
-DD218 diverging-schedule: a schedule that is made for optimizer steps is moved once an epoch.
+DD218 diverging-schedule: a schedule that is made for optimizer steps is moved once an epoch, or once for every process.
 
 What it means    configure_optimizers hands Lightning a schedule whose length was counted in steps, and does not say how often to
-                 move it. Lightning moves a schedule once an epoch unless its "interval" is "step".
-Why it hurts     The learning rate stays where the schedule begins: a warm-up never ends, a cycle never comes down. Nothing fails.
+                 move it. Lightning moves a schedule once an epoch unless its "interval" is "step". Or a schedule whose length was
+                 counted by the batches of one process is prepared by accelerate, which moves it num_processes times in each step.
+Why it hurts     Moved too seldom, the learning rate stays where the schedule begins: a warm-up never ends, a cycle never comes
+                 down. Moved too often, the schedule is over after half of the training on two processes, and stays at its end
+                 or rises again. Nothing fails.
 How we know      The schedule is made with steps_per_epoch, or with a length that comes from trainer.estimated_stepping_batches,
-                 and is returned bare or in a dict without "interval".
-What to do       Return {"scheduler": schedule, "interval": "step"}.
-When it is fine  Manual optimisation, where the module moves its schedules itself; a length in epochs.
+                 and is returned bare or in a dict without "interval". Or its length comes from len(loader) behind
+                 accelerator.prepare(loader), without the number of processes, and the schedule is prepared.
+What to do       Return {"scheduler": schedule, "interval": "step"}. With accelerate, do not prepare the schedule, or multiply
+                 all of its steps by accelerator.num_processes.
+When it is fine  Manual optimisation, where the module moves its schedules itself; a length in epochs. With accelerate:
+                 split_batches=True, step_scheduler_with_optimizer=False, a length that was taken before the loader was prepared;
+                 schedules that begin anew.
 Source           LightningModule.configure_optimizers, lr_scheduler_config: "interval" is "epoch" by default.
+                 accelerate.scheduler.AcceleratedScheduler.step.
 """
 
 from __future__ import annotations
@@ -17,9 +25,11 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
+from distdoctor.diagnosis.source.prepared_schedules import PreparedSchedule
 from distdoctor.diagnosis.source.source_file import Scope, last_word
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, replace_node, rule
+from distdoctor.lint.schedule_lengths import moved_too_often
 
 _IN_STEPS = ("steps_per_epoch", "estimated_stepping_batches")
 _BY_HAND = ("lr_schedulers", "automatic_optimization")  # of a module that moves its schedules itself
@@ -36,6 +46,29 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             made = _made(given, scope)
             if made is not None:
                 yield _sighting(given, made, scope)
+    for prepared, length, where in moved_too_often(program):
+        yield _for_each_process(prepared, length, where)
+
+
+def _for_each_process(one: PreparedSchedule, length: ast.Call, where: Scope) -> Sighting:
+    """A schedule that accelerate moves num_processes times in each of the steps that it was made for."""
+    assert isinstance(one.prepared.func, ast.Attribute)
+    given, accelerator = ast.unparse(one.given), ast.unparse(one.prepared.func.value)
+    name = last_word(one.made.func)
+    return Sighting(
+        node=one.prepared,
+        scope=one.scope,
+        title=f"{name} is made for the batches of one process, and accelerate moves it once for each process in every step",
+        why=f"{ast.unparse(length)} counts the batches of one process; on 2 processes the schedule is over after half of them",
+        remedy="as-long-as-the-training",
+        change=f"do not prepare `{given}`, or multiply its steps by {accelerator}.num_processes"
+        if given.isidentifier()
+        else f"do not prepare it, or multiply its steps by {accelerator}.num_processes",
+        also=(
+            (length, where, "counts the batches of one process"),
+            *(((one.made, one.scope, "made for as many steps"),) if one.made is not one.given else ()),
+        ),
+    )
 
 
 def _is_lightnings(scope: Scope) -> bool:

@@ -8,11 +8,12 @@ How we know      The values in param_groups are digested at each sampled step, a
                  go through the same values at a different pace, one of them left a loop earlier; the condition that lets it
                  leave is searched in the source around the step; so is a condition on the rank around scheduler.step().
                  Of a schedule that is over, that the last steps (at least 10, and 15 %) left every bit of the parameters as it
-                 was, although there were gradients: likely.
+                 was, although there were gradients: likely. Or that a schedule with an end was prepared by accelerate, and the
+                 learning rate came down to 1 % after one P-th of the steps of P ranks, and stayed there or rose again: likely.
 What to do       Call scheduler.step() on every rank, outside of any `if is_main():`. Base schedules on values that all ranks
                  share: reduce the validation loss before ReduceLROnPlateau.step(), count steps rather than local batches, load
                  the scheduler's state on every rank.
-When it is fine  Ranks that train different parts of a model: only replicas are compared.
+When it is fine  Ranks that train different parts of a model: only replicas are compared. Schedules that begin anew.
 Source           torch.optim.lr_scheduler.ReduceLROnPlateau.
 """
 
@@ -26,6 +27,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, differing_settings
+from distdoctor.diagnosis.replicas.early_ends import EarlyEnd, early_ends
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.idle_steps import IdleSteps, idle_steps
 from distdoctor.diagnosis.replicas.tensor_differences import PARAMS
@@ -33,6 +35,7 @@ from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, 
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.loop_exits import LoopExit, exits_around
 from distdoctor.diagnosis.source.out_of_condition import out_of_condition
+from distdoctor.diagnosis.source.prepared_schedules import prepared_in
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard, guards_at
 from distdoctor.diagnosis.source.rank_values import rank_local_way
 from distdoctor.diagnosis.source.schedules import metric_at, schedule_names
@@ -45,7 +48,12 @@ FEWEST_RATES = 3  # that all ranks went through in the same order: two may agree
 
 @check("DD218", "diverging-schedule", severity=ERROR, family="replicas", specificity=40)
 def examine(gradients: Gradients, partings: ReplicaDivergences | None, recording: Recording) -> Iterator[Finding]:
-    yield from (_over(idle, recording) for idle in idle_steps(gradients))
+    over = idle_steps(gradients)
+    yield from (_over(idle, recording) for idle in over)
+    for early in early_ends(gradients, recording.job.world_size):
+        prepared = next(filter(None, (prepared_in(recording.sources, path) for path in recording.sources)), None)
+        if prepared is not None and early.optimizer not in {idle.optimizer for idle in over}:
+            yield _early(early, prepared, recording)
     for parting in partings.found if partings is not None else ():
         if parting.what != PARAMS or not differing_settings(parting):
             continue
@@ -113,6 +121,36 @@ def _over(idle: IdleSteps, recording: Recording) -> Finding:
         confidence=LIKELY,
         severity=WARNING,
         at_ns=idle.at_ns,
+    )
+
+
+def _early(early: EarlyEnd, prepared: SourceLine, recording: Recording) -> Finding:
+    """A schedule that accelerate moves for every process, and that was made for the steps of one."""
+    line, ranks = _line(early.site, recording), recording.job.world_size
+    since = "stays there" if early.again is None else f"rises again to {early.again:.3g}"
+    return Finding(
+        title=f"the learning rate has come down to {early.lowest:.3g} in step {early.at} of {early.until}, and {since}",
+        ranks=early.ranks,
+        place=prepared,
+        places=(
+            Place(prepared, early.ranks, "has the schedule prepared"),
+            *((Place(line, early.ranks, "moves the schedule"),) if line != early.site else ()),
+            Place(early.site, early.ranks, "steps"),
+        ),
+        evidence={
+            "lowest_in_step": early.at,
+            "steps": early.until,
+            "optimizer": early.optimizer,
+            "highest": early.highest,
+            "lowest": early.lowest,
+            "again": early.again,
+        },
+        why=f"a schedule that accelerate has prepared moves {ranks} times in every step, once for each process: one that is made "
+        f"for {early.until} steps is over after {early.until // ranks}",
+        prescriptions=(Prescription("as-long-as-the-training", effect=f"{early.until} steps under one schedule"),),
+        confidence=LIKELY,
+        severity=WARNING,
+        at_ns=early.at_ns,
     )
 
 

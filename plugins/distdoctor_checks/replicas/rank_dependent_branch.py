@@ -7,7 +7,7 @@ Why it hurts     Parameters are averaged with others of the same shape, or chang
                  without an error. With other shapes, or with DistributedDataParallel, the job hangs instead (DD103, DD121).
 How we know      At the optimizer step, some of the ranks that should agree hold a gradient for a parameter and others hold
                  None. Or a rank reaches the same step after more backward passes than the others, and its gradients are those
-                 of a later pass.
+                 of a later pass; passes are counted in every step, also between those that are sampled.
 What to do       Take the same branch on every rank (reduce the deciding value first), or let a rank that does not use a
                  parameter contribute zeros.
 When it is fine  find_unused_parameters=True, which does that; zeros in place of missing gradients; a parameter that no rank
@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, skipped_by, uses_differ
-from distdoctor.diagnosis.replicas.gradients import WRAPPER
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, uses_differ
+from distdoctor.diagnosis.replicas.left_out_steps import Passes, is_read_off, left_out_step
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence
 from distdoctor.diagnosis.source.branches import branch_line
@@ -35,29 +35,30 @@ from distdoctor.recording.recording import Recording
 @check("DD210", "rank-dependent-branch", severity=ERROR, family="replicas", specificity=50)
 def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found:
-        skipped = skipped_by(parting)
-        if skipped:
-            yield _passed_over(parting, skipped, sources)
+        left_out = left_out_step(parting, partings.gradients)
+        if left_out is not None:
+            yield _passed_over(parting, *left_out, sources)
         elif parting.what == GRADS and uses_differ(parting):
             yield _finding(parting, sources)
 
 
-def _passed_over(parting: ReplicaDivergence, skipped: tuple[int, ...], sources: Sources) -> Finding:
+def _passed_over(
+    parting: ReplicaDivergence, step: int, skipped: tuple[int, ...], passes: Passes, sources: Sources
+) -> Finding:
     """A step that only some ranks made."""
     made = tuple(rank for rank in parting.updates if rank not in skipped)
-    passes = parting.counts("backwards")
     decision = deciding_condition(sources.texts, parting.site, parting.site, skipped, made)
     branch = (Place(decision.site, skipped, f"decides: `{decision.test}`"),) if decision is not None else ()
     return Finding(
-        title=f"{parting.when}: {named(made)} took an optimizer step that {named(skipped)} skipped",
+        title=f"step {step}: {named(made)} took an optimizer step that {named(skipped)} skipped",
         ranks=skipped,
         place=parting.site,
         places=(*branch, Place(parting.site, made, "stepped"), Place(parting.site, skipped, "stepped a pass later")),
-        evidence=evidence(parting, backwards_since_the_step_before=passes),
+        evidence=evidence(parting, backwards_since_the_step_before=dict(passes)),
         why=f"backward passes since the previous step: {by_rank(passes)}. From here on the steps and gradients of "
         f"{named(skipped)} lag behind, and the replicas hold different weights",
         prescriptions=(Prescription("same-branch-everywhere"),),
-        confidence=parting.confidence if parting.peers.by == WRAPPER else LIKELY,
+        confidence=parting.confidence if is_read_off(parting) else LIKELY,
         at_ns=parting.at_ns,
         explains=(parting.key,),
     )

@@ -7,7 +7,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Confidence
-from distdoctor.recording.trace.events import Saving
+from distdoctor.recording.trace.events import FirstStep, Saving
 from distdoctor.recording.trace.layout import CallFlag, UpdateFlag
 from distdoctor.testing.gradients import TrainedJob, trained_job
 
@@ -66,6 +66,51 @@ def test_weights_that_are_sent_as_objects_are_brought_together() -> None:
 
 def test_a_part_of_the_weights_brings_nothing_together() -> None:
     assert told(apart(9, [[SHAPES["body.weight"]]])) == [("DD207", CERTAIN)]
+
+
+def by_hand(
+    *left_out: dict[int, int], mixed: bool = False, last: int = 0, average_line: str = "train.py:20 reduce"
+) -> TrainedJob:
+    """Gradients are reduced on a line behind each backward. `left_out`: for each step, how many passes before it a rank did not
+    step after; `last`: those after the last step. `mixed`: the weights are averaged too, before the first pass."""
+    job = trained_job(2, agree=(), wrapped=False)
+    job.note(FirstStep(tuple(str(list(shape)) for shape in SHAPES.values()), TOTAL, 3)).initial()
+    for number, passes in enumerate((*left_out, {0: last, 1: last})):
+        began = {}
+        for rank, log in enumerate(job.logs):
+            for turn in range(passes.get(rank, 0) + (number < len(left_out))):
+                if mixed and not turn:
+                    for shape in SHAPES.values():
+                        log.call("all_reduce", shape, site=average_line)
+                began[rank] = log.at(None)
+                for shape in SHAPES.values():
+                    log.call("all_reduce", shape, site="train.py:20 reduce")
+        if number < len(left_out):
+            apart = {1: number + 1} if any(one.get(0) != one.get(1) for one in left_out[: number + 1]) else {}
+            counts = {rank: 1 + passes.get(rank, 0) for rank in (0, 1)}
+            job.step(grads=apart, params=apart, backwards=counts, synced=0)
+            for rank, log in enumerate(job.logs):
+                log.times(forward_ended_ns=began[rank], backwards=counts[rank])
+    return job
+
+
+@pytest.mark.parametrize("last", [0, 4])
+def test_gradients_of_a_pass_whose_step_one_rank_left_out_are_no_weights(last: int) -> None:
+    """Each rank leaves a step out, now and then, and reduces its gradients all the same: nothing brings the weights together."""
+    job = by_hand({0: 1}, {}, {1: 1}, {}, {0: 1}, {1: 1}, {}, last=last)
+
+    assert told(job) == [("DD210", LIKELY)]
+
+
+def test_steps_that_all_ranks_leave_out_together_are_no_news() -> None:
+    assert told(by_hand({0: 1, 1: 1}, {}, {0: 2, 1: 2}, {}, last=1)) == []
+
+
+def test_weights_that_are_averaged_besides_the_gradients_are_brought_together() -> None:
+    left_out: list[dict[int, int]] = [{0: 1}, {}, {1: 1}, {}, {0: 1}, {1: 1}, {}]
+
+    assert told(by_hand(*left_out, mixed=True, average_line="train.py:30 average")) == []
+    assert told(by_hand(*left_out, mixed=True)) == []  # by the same function, where a step has one pass
 
 
 def test_independent_trials_are_no_replicas() -> None:
