@@ -169,7 +169,10 @@ LOGS = (
     test_job_log.PREAMBLE, test_job_log.STORE, test_job_log.PEER, test_job_log.TORCHRUN,
     test_job_log.PREAMBLE + test_job_log.PEER + test_job_log.TORCHRUN, DIAGNOSTICS, DIAGNOSTICS + test_job_log.PEER,
 )  # fmt: skip
-RAS_TEXTS = (test_ras.TABLE + test_ras.BEHIND, test_ras.TABLE + test_ras.DEAD)
+RAS_TEXTS = (
+    test_ras.TABLE + test_ras.BEHIND, test_ras.TABLE + test_ras.DEAD,
+    "Mon Nov 24 14:05:00 UTC 2025\n" + 2 * (test_ras.TABLE + test_ras.BEHIND),
+)  # fmt: skip
 RAS_JSON = _ras_json()
 TEXT = (line_changed, number_changed, word_put_in, long_line, odd_sign, cut_off, another_behind)
 CLOG = (*TEXT, number_changed, number_changed)

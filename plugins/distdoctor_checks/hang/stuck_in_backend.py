@@ -25,7 +25,7 @@ from distdoctor.diagnosis.finding import ERROR, POSSIBLE, Finding, Prescription,
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
 from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, counted, from_line, of_one_group, who
-from distdoctor.diagnosis.hang.in_ras import failed_ranks
+from distdoctor.diagnosis.hang.in_ras import failed_ranks, nothing_moves
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.host_or_device import told_by_backend
@@ -74,6 +74,7 @@ _WAITS = (IncidentKind.TOGETHER, IncidentKind.ABSENT)  # what a recording says o
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:
     yield from claimed(failed_ranks(log.ras), 92)
+    yield from claimed(nothing_moves(log.ras), 60)
     if log.stopped_devices:
         ranks = sorted(one.call.rank for one in log.stopped_devices)
         yield _device(ranks, log.timeout(log.stopped_devices[0].call), log.stopped_devices[0].ahead)
