@@ -75,7 +75,9 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     if log.own_error is not None:
         yield _own_error(log.own_error)
     elif killed:
-        yield _killed_for_memory(killed[0], log.killed_for_memory)
+        yield _killed_for_memory(killed[0], log)
+    elif task := log.first_task:
+        yield _task_ended(task, log)
     elif log.first_ends:
         yield from claimed([_ended(log.first_ends)], 15)
     elif ended := log.lines(ClueKind.ENDED):
@@ -87,26 +89,58 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
 def _own_error(clue: Clue) -> Finding:
     kind = clue.words.partition(":")[0]
     words = " ".join(clue.words.split())
+    where = f" at {clue.site.short}" if clue.site else ""
     return from_line(
         clue,
         f"{'failed' if clue.rank >= 0 else 'a rank failed'} with {words[:160]}{' ...' if len(words) > 160 else ''}",
         who(clue),
         LIKELY,
         OWN_ERROR,
-        Prescription("mend-the-first-failure", change=f"mend the {kind}; the other errors follow from it"),
+        Prescription("mend-the-first-failure", change=f"fix the {kind}{where}; the other errors are its consequences"),
         specificity=85,
     )
 
 
-def _killed_for_memory(clue: Clue, ranks: tuple[int, ...]) -> Finding:
+def _killed_for_memory(clue: Clue, log: LogFacts) -> Finding:
+    ranks = log.killed_for_memory
+    task = next((one.operation for one in log.lines(ClueKind.ENDED) if "Out Of Memory" in one.operation), "")
+    by_kernel = "Killed process" in clue.words
+    said = f"{_who_says(clue)}{f' ({task})' if task and not by_kernel else f', and Slurm: {task}' if task else ''}"
+    were = "were" if len(ranks) > 1 else "was"
     return from_line(
         clue,
-        "was killed by the kernel for lack of memory" if ranks else "the kernel killed a process for lack of memory",
+        f"{were} killed by the kernel for lack of memory" if ranks else "a process was killed for lack of memory",
         ranks,
-        LIKELY if ranks else POSSIBLE,
-        "the kernel says so" + ("" if ranks else "; whether the process was a rank the log does not say"),
+        LIKELY if len(ranks) == 1 or (ranks and by_kernel) else POSSIBLE,  # Slurm may list all tasks of a host
+        said if ranks else f"{said}; which rank that was the log does not say",
         Prescription("mend-the-first-failure", change="give the host more memory, or the ranks and their loaders less"),
         specificity=85,
+    )
+
+
+def _who_says(clue: Clue) -> str:
+    """Whose words a line of a kill for memory is in."""
+    by = (("OOMKilled", "Kubernetes"), ("oom_kill event", "Slurm"), ("oom-kill event", "Slurm"), ("Workers (", "Ray"),
+          ("low on memory", "Ray"))  # fmt: skip
+    return f"{next((name for words, name in by if words in clue.words), 'the kernel')} says so"
+
+
+def _task_ended(clue: Clue, log: LogFacts) -> Finding:
+    """What Slurm says of tasks that are ranks. It does not say which of several came first."""
+    alone = set(log.first_ends) == set(clue.numbers) and len(clue.numbers) == 1
+    return from_line(
+        clue,
+        f"ended badly: {clue.operation}",
+        clue.numbers,
+        LIKELY if alone else POSSIBLE,
+        "Slurm says so, and of no other rank"
+        if alone
+        else "Slurm says so; which of several was first it does not show",
+        Prescription(
+            "mend-the-first-failure",
+            change=f"look at the output of {named(clue.numbers)} before it ended, and at dmesg (out of memory?)",
+        ),
+        specificity=15,
     )
 
 
@@ -115,13 +149,18 @@ def _said_to_have_ended(clue: Clue) -> Finding:
     crashed = clue.rank >= 0 and "," not in clue.operation
     return from_line(
         clue,
-        f"crashed: {clue.operation}" if crashed else f"a process ended badly: {clue.operation}",
+        f"crashed: {clue.operation}" if crashed else _ended_words(clue.operation),
         who(clue) if crashed else (),
         LIKELY if crashed else POSSIBLE,
         "it says so itself" if crashed else "the launcher says so; whether it was the first the log does not show",
         Prescription("mend-the-first-failure", change="look at what it printed before, and at dmesg (out of memory?)"),
         specificity=12,
     )
+
+
+def _ended_words(operation: str) -> str:
+    by_slurm = operation.startswith(("STEP ", "JOB "))
+    return f"Slurm ended the job: {operation.lower()}" if by_slurm else f"a process ended badly: {operation}"
 
 
 def _ended(ends: dict[int, RankEnd]) -> Finding:
