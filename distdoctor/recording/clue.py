@@ -47,5 +47,6 @@ class Clue:
     numbers: tuple[int, ...] = ()
     site: SourceLine = SourceLine()  # noqa: RUF009  (frozen)
     line_number: int = 0
+    lines_after: int = 0  # how many lines the log has behind it
     operation: str = ""  # "" where the line is cut before it ends
     group: str = ""  # `PG ID 0 PG GUID 0(default_pg)`, as printed

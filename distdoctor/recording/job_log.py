@@ -78,8 +78,10 @@ _CRASHED = re.compile(
 _QUOTED = re.compile(
     r"Detected mismatch between collectives on ranks\.|Expected to have finished reduction in the prior iteration"
 )
-_OPEN_END = "Watchdog caught collective operation timeout:"  # consoles break the line behind it
+# Where consoles, and Open MPI itself, break a line whose rest tells something.
+_OPEN_ENDS = ("Watchdog caught collective operation timeout:", " exited on")
 _WARNING = re.compile(r"NCCL WARN .")
+_NOWHERE = SourceLine()
 _XID = re.compile(r"NVRM: Xid \((PCI:[\w:.]{1,30})\): (\d{1,4})\b(?:.{0,40}?\bpid=(\d{1,9}))?")
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
@@ -106,7 +108,7 @@ _TELLING = re.compile(
 _ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
 _PREFIX = r"(?:(?!Error|Exception|Warning)[^\"'()]){0,120}?"  # nothing of a message, which may name ranks as well
 _STRIPPED = re.compile(
-    rf"^(?:{_PREFIX}{_ACTOR})?{_PREFIX}(?:\[rank\s?\d+\]:?\s?|\[default\d+\]:\s?|\[\d+,\d+\]<std\w+>:\s?)+|"
+    rf"^(?:{_PREFIX}{_ACTOR})?{_PREFIX}(?:\[rank\s?\d+\]:?\s?|\[[A-Za-z_]{{1,40}}\d{{1,7}}\]:\s?|\[\d+,\d+\]<std\w+>:\s?)+|"
     rf"^{_ACTOR}|^\s{{0,40}}\d+: |^\[?\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{{0,20}}\s(?:std(?:out|err) [FP] )?|"
     r"^rank\d{1,7}: |^\[pod/[^\]\s]{1,200}\] |^[a-z][\w.-]{0,100}\s{1,20}\| |^[a-z][a-z.-]{0,60}\d{1,6}[\w.-]{0,60}: "
 )
@@ -160,9 +162,13 @@ def parse_log(text: str) -> Recording:
 
 def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
-    telling = [(number, _COLOUR.sub("", line)) for number, line in _whole(lines) if _TELLING.search(line)]
+    telling, last = [], 0
+    for last, line in _whole(lines):
+        if _TELLING.search(line):
+            telling.append((last, _COLOUR.sub("", line)))
     printed = PrintedRanks(line for _, line in telling)
     clues = _with_groups(tuple(_with_details(_clues(telling, printed))))
+    clues = tuple(replace(clue, lines_after=last - clue.line_number) for clue in clues)
     ends, pids = _ends(line for _, line in telling)
     killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}
     ends = {r: replace(e, kernel_kills=1) if pids.get(r) in killed else e for r, e in ends.items()}
@@ -191,7 +197,7 @@ def _whole(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1; one that breaks off where the timeout should follow, with the next."""
     begun = ""
     for number, line in _shown(lines):
-        if line.rstrip().endswith(_OPEN_END):
+        if line.rstrip().endswith(_OPEN_ENDS):
             begun = line.rstrip()
             continue
         yield number, f"{begun} {line.lstrip()}" if begun else line
@@ -240,7 +246,9 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
             inner = _INNER_RANK.search(line)  # without a launcher's prefix there is nothing better
             rank = int(inner[1]) if inner else -1
         last = rank
-        site = sites.pop(rank, SourceLine()) if raised else sites.get(rank, SourceLine())
+        site = sites.pop(rank, _NOWHERE) if raised else sites.get(rank, _NOWHERE)
+        if clue is None and site is _NOWHERE and raised is not None and raised[1].endswith("Warning"):
+            continue  # printed, not raised
         known = clue or Clue(ClueKind.EXCEPTION, "")
         yield replace(known, words=words.strip()[:1000], rank=rank, site=site, line_number=number)
 

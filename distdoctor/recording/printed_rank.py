@@ -15,7 +15,7 @@ from distdoctor.recording.trace.layout import MOST_RANKS
 
 LONGEST_PREFIX = 300  # letters: time stamps, pods and actors stand before the rank
 _OF_TORCH = re.compile(r"(?:\[|^)rank(\d{1,7})\]?:")  # without brackets where rich has taken them for markup
-_LOCAL = re.compile(r"\[default(\d{1,7})\]:")
+_LOCAL = re.compile(r"(?:^|\s)\[(?!rank)[A-Za-z_]{1,40}(\d{1,7})\]:")  # the role, `default` where none is given
 _LABEL = re.compile(r"^\s{0,40}(\d{1,7}): |^\[\d{1,7},(\d{1,7})\]<std")
 _LOGGED = re.compile(r"\[rank\s?(\d{1,7})\]", re.IGNORECASE)
 _OF_ALL = re.compile(r"default_pg\) Rank (\d{1,7})\]")  # everybody's group counts as the job does

@@ -115,3 +115,56 @@ def test_a_warning_that_mentions_an_xid_or_a_kill_elsewhere_is_none() -> None:
     text = HOST + "graph.cc:11 NCCL INFO Xid of the last job was 79, its pod was OOMKilled\n"
 
     assert not parse_log(text).clues
+
+
+STEPS = "".join(f"step {number} | loss 2.9000 | 419.8 ms/step\n" for number in range(300))
+CAUGHT = (
+    'Traceback (most recent call last):\n  File "/w/log.py", line 7, in push\nrequests.ReadTimeout: read timed out\n'
+)
+
+
+def test_an_exception_after_which_the_job_goes_on_is_possible() -> None:
+    (finding,) = told(CAUGHT + STEPS)
+
+    assert (finding.code, finding.confidence) == ("DD110", POSSIBLE)
+    assert (
+        finding.why == "line 3 of the log; the log goes on for 300 lines and tells of no end: it may have been caught"
+    )
+    assert [one.confidence for one in told(STEPS + CAUGHT)] == [LIKELY]
+    assert [one.confidence for one in told(CAUGHT + STEPS + table((2, 1, "10:00:07")))] == [LIKELY]
+
+
+def test_a_connection_that_was_made_again_is_nobody_who_left() -> None:
+    retry = "INFO retry after ConnectionResetError(104, 'Connection reset by peer')\n"
+
+    assert not told(retry + STEPS)
+    assert [finding.title for finding in told(STEPS + retry)] == [
+        "a peer has left, or did not come, while others still waited"
+    ]
+
+
+def test_a_warning_that_is_printed_is_no_failure() -> None:
+    raised = 'Traceback (most recent call last):\n  File "/w/t.py", line 7, in f\nUserWarning: no scheduler\n'
+
+    assert not told("UserWarning: no scheduler\n")
+    assert [(finding.code, finding.place.line) for finding in told(raised)] == [("DD110", 7)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["misc/ibvwrap.cc:297 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_3:1\n",
+     "NCCL WARN NET/IB: Got completion from peer 10.0.0.2<4711> with status=12 opcode=0 len=0 vendor err 129 (Recv)\n"],
+)  # fmt: skip
+def test_what_nccl_said_of_its_network_comes_before_the_timeouts_that_follow(words: str) -> None:
+    timeouts = "".join(watchdog(rank, 30) for rank in range(4))
+    (finding,) = told(HOST + words + timeouts)
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD122", (), POSSIBLE)
+    assert finding.title.startswith("NCCL warned: ")
+    assert finding.why == "line 1 of the log; 4 ranks timed out in ALLREDUCE #30 of default_pg after it"
+
+
+def test_a_line_that_open_mpi_breaks_is_read_whole() -> None:
+    text = "prterun noticed that process rank 6 with PID 4711 on node n2 exited on\nsignal 9 (Killed).\n"
+
+    assert [finding.title for finding in told(text)] == ["a process ended badly: process rank 6, signal 9 (Killed)"]

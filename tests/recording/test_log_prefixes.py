@@ -73,6 +73,7 @@ ERROR = 'Traceback (most recent call last):\n  File "/w/train.py", line 44, in m
         (of_two_nodes("{node}: [default{local}]:"), "1: [default3]:", 11),
         (of_two_nodes("{node}: "), "1: ", -1),  # of the launcher on the second node
         ("13: [rank13]: step 3, last enqueued\n", "14: ", 14),
+        ("", "[trainer3]:", 3),  # torchrun --role trainer
         ("", "rank9: ", 9),  # rich takes brackets for markup
         ("", "[pod/train-worker-1/pytorch] 2025-11-24T14:00:03.123456789Z ", -1),
         ("", "node7: ", -1),

@@ -35,6 +35,7 @@ _NOWHERE = re.compile(r"^\S*Rendezvous\w*Error")  # of a launcher
 _ANY_SIZE = frozenset(
     {"ALLTOALL", "ALLTOALL_BASE", "COALESCED", "SEND", "RECV", "GATHER", "SCATTER", "ALLGATHER", "REDUCE_SCATTER"}
 )
+GOES_ON_LINES = 200  # without an error among them; the stack of a process that aborts is shorter
 BY_TORCH = 92  # specificity of what torch has compared itself
 _NAMED_GROUP = re.compile(r"(PG (?:ID )?\d{1,9}[^(]{0,100})\((\w{1,100})\)")
 _HIDDEN = re.compile(r"\[repeated \d{1,9}x across cluster\]")
@@ -296,6 +297,14 @@ class LogFacts:
                 return clue
         return None
 
+    def goes_on_after(self, clue: Clue) -> int:
+        """How many lines the log has after this one where none of them tells of an error or an end: then what it tells of did not
+        end the job. 0 where it may have."""
+        if self.recording.job.ends or clue.lines_after < GOES_ON_LINES:
+            return 0
+        later = (one for one in self.recording.clues if one.line_number > clue.line_number)
+        return 0 if any(one.kind is not ClueKind.WARNING for one in later) else clue.lines_after
+
     @cached_property
     def killed_for_memory(self) -> tuple[int, ...]:
         """The ranks that the kernel has killed, where the log says which."""
@@ -353,10 +362,12 @@ def from_line(
 OWN_ERROR = "it is the first error that is not about a lost peer"  # why an exception in a log is the cause
 
 
-def from_own_error(log: LogFacts, title: str, cure: Prescription) -> Finding:
+def from_own_error(log: LogFacts, title: str, cure: Prescription, specificity: int = 90) -> Finding:
     """A check's explanation of the first exception of the program itself, which its words name. `log.own_error` is there."""
     assert log.own_error is not None
-    return from_line(log.own_error, title, who(log.own_error), LIKELY, OWN_ERROR, cure, specificity=90)
+    lines = log.goes_on_after(log.own_error)
+    why = f"the log goes on for {lines} lines and tells of no end: it may have been caught" if lines else OWN_ERROR
+    return from_line(log.own_error, title, who(log.own_error), POSSIBLE if lines else LIKELY, why, cure, specificity)
 
 
 def of_one_group(group: str) -> Confidence:

@@ -24,7 +24,7 @@ from dataclasses import replace
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
-from distdoctor.diagnosis.hang.in_logs import OWN_ERROR, LogFacts, claimed, from_line, who
+from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed, from_line, from_own_error, who
 from distdoctor.diagnosis.hang.in_ras import dead_processes
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -73,7 +73,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     killed = log.lines(ClueKind.KILLED_FOR_MEMORY)
     gone = [*log.lines(ClueKind.PEER_GONE), *log.lines(ClueKind.WAITED)]
     if log.own_error is not None:
-        yield _own_error(log.own_error)
+        yield _own_error(log, log.own_error)
     elif killed:
         yield _killed_for_memory(killed[0], log)
     elif task := log.first_task:
@@ -82,20 +82,17 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield from claimed([_ended(log.first_ends)], 15)
     elif ended := log.lines(ClueKind.ENDED):
         yield _said_to_have_ended(ended[0])
-    elif gone:
+    elif gone and not log.goes_on_after(gone[-1]):
         yield _peer_gone(gone)
 
 
-def _own_error(clue: Clue) -> Finding:
+def _own_error(log: LogFacts, clue: Clue) -> Finding:
     kind = clue.words.partition(":")[0]
     words = " ".join(clue.words.split())
     where = f" at {clue.site.short}" if clue.site else ""
-    return from_line(
-        clue,
+    return from_own_error(
+        log,
         f"{'failed' if clue.rank >= 0 else 'a rank failed'} with {words[:160]}{' ...' if len(words) > 160 else ''}",
-        who(clue),
-        LIKELY,
-        OWN_ERROR,
         Prescription("mend-the-first-failure", change=f"fix the {kind}{where}; the other errors are its consequences"),
         specificity=85,
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.lost_hosts import LostHosts
@@ -86,7 +87,10 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     yield from (_fault_of_device(clue) for clue in log.lines(ClueKind.XID) if clue.numbers[0] in _XIDS_OF_HARDWARE)
     # What NCCL warns of once a connection is gone follows from that.
     gone = min((clue.line_number for clue in log.lines(ClueKind.PEER_GONE)), default=1 << 62)
-    yield from (_warning(clue) for clue in log.lines(ClueKind.WARNING)[:1] if clue.line_number < gone)
+    warnings = [clue for clue in log.lines(ClueKind.WARNING) if clue.line_number < gone]
+    yield from (_warning(clue) for clue in warnings[:1])
+    first = min((clue.line_number for clue in log.together), default=0)
+    yield from (_of_network(clue, log) for clue in warnings if clue.line_number < first and _NETWORK.search(clue.words))
 
 
 # Of NVIDIA's list ("XID Errors"): ECC and row remapping, NVLink, GSP, the bus. Others are often a program's illegal access.
@@ -175,6 +179,19 @@ def _warning(clue: Clue) -> Finding:
             change="search the log for what NCCL said before (NCCL_DEBUG=INFO), and dmesg and ibstat on that host",
         ),
         specificity=10,
+    )
+
+
+_NETWORK = re.compile(r"NET/|\bibv_|Net : |[Ss]ocket")
+
+
+def _of_network(clue: Clue, log: LogFacts) -> Finding:
+    """What NCCL said of its network before ranks timed out together."""
+    call = call_in(log.together[0])
+    return replace(
+        _warning(clue),
+        why=f"line {clue.line_number} of the log; {counted(len(log.together), 'rank')} timed out in {call} after it",
+        specificity=25,
     )
 
 
