@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from test_job_log import HOST, table, told, watchdog
+from test_job_log import HOST, PEER, table, told, watchdog
 
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE
+from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, WARNING
 from distdoctor.recording.job_log import parse_log
 
 KERNEL = (
@@ -168,3 +168,22 @@ def test_a_line_that_open_mpi_breaks_is_read_whole() -> None:
     text = "prterun noticed that process rank 6 with PID 4711 on node n2 exited on\nsignal 9 (Killed).\n"
 
     assert [finding.title for finding in told(text)] == ["a process ended badly: process rank 6, signal 9 (Killed)"]
+
+
+STORE = (
+    "[rank{0}]:[W901 21:19:08.277343715 ProcessGroupNCCL.cpp:1783] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Failed to check the "
+    '"should dump" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: Broken pipe\n'
+    "[rank{0}]:[W901 21:19:09.254317555 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=51, addr=[localhost]:40714, "
+    "remote=[localhost]:29500): Broken pipe\n"
+)
+
+
+def test_a_store_that_is_shut_down_first_is_a_warning_and_accuses_nobody() -> None:
+    text = STORE.format(1) + STORE.format(3)
+    (finding,) = told(text)
+
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD110", (), WARNING, POSSIBLE)
+    assert finding.title == "the job's store was shut down while ranks 1,3 still ran"
+    assert [one.title for one in told(PEER + text)] == [
+        "a peer has left, or did not come, while ranks 0-1,3 still waited"
+    ]

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
 from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed, from_line, from_own_error, who
 from distdoctor.diagnosis.hang.in_ras import dead_processes
@@ -42,6 +42,7 @@ from distdoctor.testing import recording
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
            11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU"}  # fmt: skip
 SIGABRT = 6
+OF_THE_STORE = ("TCPStore", "sendBytes failed", "recvValue failed")
 LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or its input ends
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
@@ -177,6 +178,8 @@ def _ended(ends: dict[int, RankEnd]) -> Finding:
 
 def _peer_gone(found: list[Clue]) -> Finding:
     innocent = sorted({clue.rank for clue in found if clue.rank >= 0})
+    if all(any(word in clue.words for word in OF_THE_STORE) for clue in found):
+        return _store_gone(found[0], innocent)
     finding = from_line(
         found[0],
         f"a peer has left, or did not come, while {named(innocent) if innocent else 'others'} still waited",
@@ -190,6 +193,21 @@ def _peer_gone(found: list[Clue]) -> Finding:
     )
     finding.evidence["innocent ranks"] = innocent
     return finding
+
+
+def _store_gone(clue: Clue, still_there: list[int]) -> Finding:
+    """Torch warns of it whenever the process that serves the store ends first, at the end of a healthy job as well."""
+    finding = from_line(
+        clue,
+        f"the job's store was shut down while {named(still_there) if still_there else 'other ranks'} still ran",
+        (),
+        POSSIBLE,
+        "rank 0, or torchrun on its host, serves it and ended before them: harmless where the training had finished, else look "
+        "at what it printed last",
+        Prescription("record-the-job", change="call destroy_process_group() on every rank after a last barrier"),
+        specificity=0,
+    )
+    return replace(finding, severity=WARNING)
 
 
 def _independent(verdict: Verdict, incident: Incident) -> Iterator[Incident]:
