@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,8 @@ from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle, read_bundle
 from distdoctor.recording.flight.reading import read_dumps
 from distdoctor.recording.merge import merged
-from distdoctor.recording.open import is_dump, open_run, parts_of, read_any
+from distdoctor.recording.open import is_dump, open_run, parts_of, ras_answers_in, read_any
+from distdoctor.recording.ras import read_ras
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.states import StateSnapshot, earlier_snapshots, snapshots_in
@@ -86,13 +87,27 @@ def open_recording(*places: Path | Recording | None, means: Means = Means()) -> 
     """
     named = [by_name(place) for place in places if isinstance(place, Path)]
     dumps = [place for place in named if is_dump(place)]
-    parts = [part for place in named if place not in dumps for part in _parts(place, means)]
+    answers = _only_ras(named) if len(named) > 1 else {}
+    rest = [place for place in named if place not in dumps and place not in answers]
+    parts = [part for place in rest for part in _parts(place, means)]
+    if answers:  # they are looks at one job, one after the other, and not parts of it
+        parts.append(read_ras(*(path for paths in answers.values() for path in paths)))
     parts += [place for place in places if isinstance(place, Recording)]
     if not parts and len(dumps) < 2:
         return _at(dumps[0] if dumps else None, means)
     if dumps:
         parts.append(read_dumps(dumps, means.executor))
     return with_sources(merged(parts))
+
+
+def _only_ras(places: Iterable[Path]) -> dict[Path, list[Path]]:
+    """The places that hold answers of NCCL's RAS and nothing else, with their files."""
+    found = {place: ras_answers_in(place) for place in places if place.exists() and str(place) != "-"}
+    return {
+        place: files
+        for place, files in found.items()
+        if files and (place.is_file() or len(files) == sum(1 for _ in place.iterdir()))
+    }
 
 
 def _at(place: Path | None, means: Means) -> Recording:

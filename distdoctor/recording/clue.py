@@ -17,7 +17,8 @@ class ClueKind(StrEnum):
     PEER_GONE = "peer gone"
     UNREACHABLE = "unreachable"  # nobody answered where the ranks or their launchers are to meet
     ENDED = (
-        "ended"  # operation: which process, in its launcher's words, and how; how alone where it printed that itself
+        "ended"  # operation: which process, in its launcher's words, and how; how alone where it printed that itself;
+        # numbers: the ranks that its launcher means, where that is known
     )
     TIMED_OUT = "timed out"  # numbers: sequence number, milliseconds, elements in, elements out (-1: not printed)
     WORK = "work"  # numbers: the number the watchdog was at (-1: none), the last one enqueued, the last one completed
@@ -28,6 +29,7 @@ class ClueKind(StrEnum):
     WAITED = "waited"  # gloo gave up; numbers: milliseconds
     KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id; none where the scheduler says it
     WARNING = "warning"  # of NCCL
+    XID = "xid"  # of NVIDIA's driver about a GPU; numbers: its code, the process id (0: not told); operation: which device
     DIAGNOSTIC = (
         "diagnostic"  # of NCCL's own diagnostics, 2.31 and newer: what they found, and what they found in order
     )
@@ -45,5 +47,6 @@ class Clue:
     numbers: tuple[int, ...] = ()
     site: SourceLine = SourceLine()  # noqa: RUF009  (frozen)
     line_number: int = 0
+    lines_after: int = 0  # how many lines the log has behind it
     operation: str = ""  # "" where the line is cut before it ends
     group: str = ""  # `PG ID 0 PG GUID 0(default_pg)`, as printed

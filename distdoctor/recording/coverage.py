@@ -47,6 +47,9 @@ class Coverage:
         seen = {*recording.ranks, *(rank for rank, look in stacks.items() if look.process is not None)}
         if not seen and recording.clues:
             return cls()  # a plain log: it says nothing about who is in it
+        if not seen and recording.ras is not None:  # who answered is told by what is found
+            answered = tuple(range(recording.world_size))
+            return cls(recording.world_size, answered)
         faults = {trouble.rank: trouble.fault for trouble in recording.troubles if trouble.fault and trouble.rank >= 0}
         silenced = {trouble.rank for trouble in recording.troubles if trouble.silenced and trouble.rank in seen}
         torn = {rank for rank, fault in faults.items() if fault == "torn"} - seen

@@ -19,16 +19,16 @@ from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.files import opened
 from distdoctor.recording.nccl_remark import remark_in
+from distdoctor.recording.printed_rank import PrintedRanks
 from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.slurm_ends import SAYS, SlurmEnds
 from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import is_users_path
-from distdoctor.recording.trace.layout import MOST_RANKS, whole_number
+from distdoctor.recording.trace.layout import MOST_RANKS, ranks_of, whole_number
 
 LAUNCHER = "job log"
 LARGEST_BYTES = 256 << 20  # of a longer log only the end is read: that is where a job says why it died
 
-# `[rank3]:` of torch, `[default3]:` of torchrun --tee, `3: ` of srun --label, `[1,3]<stderr>:` of mpirun --tag-output.
-_RANK = re.compile(r"\[rank\s?(\d+)\]|\[default(\d+)\]:|^\s*(\d+): |^\[\d+,(\d+)\]<std", re.IGNORECASE)
 _INNER_RANK = re.compile(r"\[Rank (\d+)\]")
 _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\.?\s{0,4}(\d+) vs (\d+)")
 _KEYS = re.compile(r"\bkeys?\b", re.IGNORECASE)
@@ -49,22 +49,28 @@ _WATCHDOG = re.compile(
 _ELEMENTS = re.compile(r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})[,)]")
 _TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,18})")
 _WORK = re.compile(
-    r"last enqueued (?:NCCL )?work: (-?\d{1,18}), last completed (?:NCCL )?work: (-?\d{1,18})", re.IGNORECASE
+    r"last enqueued (?:NCCL )?work: (-?\d{1,20}), last completed (?:NCCL )?work: (-?\d{1,20})", re.IGNORECASE
 )
+_UNSET = 1 << 62  # a count from here on is -1 without its sign
 _WORK_AT = re.compile(r"(?:at work|NCCL work|work sequence id): (\d{1,18})")
 _GROUP = re.compile(r"\[(PG (?:ID )?\d{1,9}[^\]]{0,200}?) ?Rank \d{1,9}\]")
 _LAGGING = re.compile(r"^- ?\[([\d, ]{1,4000})\] (joined but didn't finish|finished) collective #(\d{1,18})|"
                       r"^\[([\d, ]{1,4000})\] (joined but didn't finish|finished) collective #(\d{1,18})")  # fmt: skip
 _MISSED = re.compile(r"Ranks? (\d{1,6}(?:, ?\d{1,6}){0,1000}) failed to pass monitoredBarrier")
 _WAITED = re.compile(r"Timed out waiting (\d{1,18})ms for (?:recv|send) operation")
-_KILLED = re.compile(r"[Oo]ut of memory: Killed process (\d{1,9})|oom.kill event")
+_KILLED = re.compile(
+    r"[Oo]ut of memory: Killed process (\d{1,9})|oom.kill event|[Rr]eason\W{1,20}OOMKilled|"
+    r"Workers \(tasks / actors\) killed due to memory pressure|was killed due to the node running low on memory"
+)
 # How launchers other than torchrun, and torchrun before its table, say that a process ended: what, and how.
 _ENDED = re.compile(
     r"failed \((exitcode: -?\d{1,9})\) (local_rank: \d{1,9})|"
     r"srun: error: (\S{1,200}: tasks? [\d,-]{1,200}): (?!Terminated)(\S.{0,80})|"
     r"(process rank \d{1,9}) with PID .{0,300}? exited on (signal \d{1,3}[^.]{0,40})|"
-    r"(sigkill_handler)\].{0,4000} exits with (return code = -?\d{1,9})"
+    r"(sigkill_handler)\].{0,4000} exits with (return code = -?\d{1,9})|"
+    r"\*\*\* ((?:STEP|JOB) \S{1,60}) ON .{1,200}? DUE TO ([A-Z][A-Z ]{1,40})"
 )
+_TERMINATED = re.compile(r"Terminating the process after attempting to dump debug info, due to ([\w ]{1,80})")
 _CRASHED = re.compile(
     r"(?:Signal|Fatal Python error): (Segmentation fault|Bus error|Illegal instruction|Floating point exception)"
 )
@@ -72,8 +78,11 @@ _CRASHED = re.compile(
 _QUOTED = re.compile(
     r"Detected mismatch between collectives on ranks\.|Expected to have finished reduction in the prior iteration"
 )
-_OPEN_END = "Watchdog caught collective operation timeout:"  # consoles break the line behind it
+# Where consoles, and Open MPI itself, break a line whose rest tells something.
+_OPEN_ENDS = ("Watchdog caught collective operation timeout:", " exited on")
 _WARNING = re.compile(r"NCCL WARN .")
+_NOWHERE = SourceLine()
+_XID = re.compile(r"NVRM: Xid \((PCI:[\w:.]{1,30})\): (\d{1,4})\b(?:.{0,40}?\bpid=(\d{1,9}))?")
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
 _ENDED_AT = re.compile(r"^\s{0,20}time\s{0,20}:\s{0,4}(\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
@@ -90,8 +99,8 @@ _TELLING = re.compile(
     r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
     r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|"
     r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode|"
-    r"oom.kill|srun: error: |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
-    r"timed out|workers joined|"
+    r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
+    r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective"
 )
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
@@ -99,9 +108,11 @@ _TELLING = re.compile(
 _ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
 _PREFIX = r"(?:(?!Error|Exception|Warning)[^\"'()]){0,120}?"  # nothing of a message, which may name ranks as well
 _STRIPPED = re.compile(
-    rf"^{_ACTOR}?{_PREFIX}(?:\[rank\s?\d+\]:?\s?|\[default\d+\]:\s?|\[\d+,\d+\]<std\w+>:\s?)+|^{_ACTOR}|"
-    r"^\s{0,40}\d+: |^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20}\s(?:std(?:out|err) [FP] )?"
+    rf"^(?:{_PREFIX}{_ACTOR})?{_PREFIX}(?:\[rank\s?\d+\]:?\s?|\[[A-Za-z_]{{1,40}}\d{{1,7}}\]:\s?|\[\d+,\d+\]<std\w+>:\s?)+|"
+    rf"^{_ACTOR}|^\s{{0,40}}\d+: |^\[?\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{{0,20}}\s(?:std(?:out|err) [FP] )?|"
+    r"^rank\d{1,7}: |^\[pod/[^\]\s]{1,200}\] |^[a-z][\w.-]{0,100}\s{1,20}\| |^[a-z][a-z.-]{0,60}\d{1,6}[\w.-]{0,60}: "
 )
+_MOST_PREFIXES = 5  # a time stamp, a pod, another time stamp, an actor, a rank
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 
 
@@ -131,8 +142,9 @@ def read_log(path: Path) -> Recording:
 def _telling(recording: Recording, name: str) -> Recording:
     if not recording.clues and not recording.job.ends:
         raise NothingToInspect(
-            f"{name} is no recording, no flight recorder dump, and as a job log it names no rank and no error",
-            way_out="Point at a run folder, a folder of flight recorder dumps, or the whole output of the job.",
+            f"{name} is no recording and no flight recorder dump, and read as a job log it tells of no error, no timeout and no "
+            "lost rank",
+            way_out="If the job failed or hangs, give the output of all its ranks, its run folder or flight recorder dumps.",
         )
     return recording
 
@@ -150,11 +162,22 @@ def parse_log(text: str) -> Recording:
 
 def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
-    telling = [(number, _COLOUR.sub("", line)) for number, line in _whole(lines) if _TELLING.search(line)]
-    clues = _with_groups(tuple(_with_details(_clues(telling))))
+    telling, last = [], 0
+    for last, line in _whole(lines):
+        if _TELLING.search(line):
+            telling.append((last, _COLOUR.sub("", line)))
+    printed = PrintedRanks(line for _, line in telling)
+    clues = _with_groups(tuple(_with_details(_clues(telling, printed))))
+    clues = tuple(replace(clue, lines_after=last - clue.line_number) for clue in clues)
     ends, pids = _ends(line for _, line in telling)
     killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}
     ends = {r: replace(e, kernel_kills=1) if pids.get(r) in killed else e for r, e in ends.items()}
+    by_pid = {pid: rank for rank, pid in pids.items() if pid}
+    clues = tuple(replace(c, rank=by_pid.get(c.numbers[1], -1)) if c.kind is ClueKind.XID else c for c in clues)
+    slurm = SlurmEnds.of(line for _, line in telling)
+    if printed.tasks_are_ranks or (printed.tasks_are_ranks is None and slurm.several_on_a_host and not ends):
+        ends = {**slurm.ends, **ends}
+        clues = tuple(_with_ranks(clue) for clue in clues)
     joined = [clue.numbers[1] for clue in clues if clue.kind is ClueKind.JOINED]
     named = {n for c in clues if c.kind in (ClueKind.NOT_ARRIVED, ClueKind.MISSED_BARRIER) for n in c.numbers}
     named |= {c.numbers[0] for c in clues if c.kind is ClueKind.LAGGING}
@@ -164,23 +187,46 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     return Recording(job=job, ranks={}, streams=frozenset(), clues=clues)
 
 
+def _with_ranks(clue: Clue) -> Clue:
+    """What srun says of tasks, where they are ranks."""
+    said = SAYS.search(clue.words) if clue.kind is ClueKind.ENDED else None
+    return replace(clue, numbers=ranks_of(said[2])) if said is not None else clue
+
+
 def _whole(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1; one that breaks off where the timeout should follow, with the next."""
     begun = ""
-    for number, line in enumerate(lines, start=1):
-        if line.rstrip().endswith(_OPEN_END):
+    for number, line in _shown(lines):
+        if line.rstrip().endswith(_OPEN_ENDS):
             begun = line.rstrip()
             continue
         yield number, f"{begun} {line.lstrip()}" if begun else line
         begun = ""
 
 
-def _clues(lines: Iterable[tuple[int, str]]) -> Iterator[Clue]:
+def _shown(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers; what a progress bar writes over its last state is a line of its own."""
+    for number, line in enumerate(lines, start=1):
+        for part in line.split("\r") if "\r" in line else (line,):
+            yield number, part
+
+
+def _without_prefixes(line: str) -> str:
+    """What the program itself has printed."""
+    for _ in range(_MOST_PREFIXES):
+        shorter = _STRIPPED.sub("", line, count=1)
+        if len(shorter) == len(line):
+            break
+        line = shorter
+    return line
+
+
+def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[Clue]:
     sites: dict[int, SourceLine] = {}  # rank -> the innermost user line of the traceback that is being printed
     last = -1
     for number, line in lines:
-        rank = _rank_of(line)
-        words = _STRIPPED.sub("", line)
+        rank = printed.of(line)
+        words = _without_prefixes(line)
         frame = _FRAME.search(words)
         if frame is not None:
             if is_users_path(frame[1]):
@@ -200,7 +246,9 @@ def _clues(lines: Iterable[tuple[int, str]]) -> Iterator[Clue]:
             inner = _INNER_RANK.search(line)  # without a launcher's prefix there is nothing better
             rank = int(inner[1]) if inner else -1
         last = rank
-        site = sites.pop(rank, SourceLine()) if raised else sites.get(rank, SourceLine())
+        site = sites.pop(rank, _NOWHERE) if raised else sites.get(rank, _NOWHERE)
+        if clue is None and site is _NOWHERE and raised is not None and raised[1].endswith("Warning"):
+            continue  # printed, not raised
         known = clue or Clue(ClueKind.EXCEPTION, "")
         yield replace(known, words=words.strip()[:1000], rank=rank, site=site, line_number=number)
 
@@ -252,12 +300,6 @@ def _with_groups(clues: tuple[Clue, ...]) -> tuple[Clue, ...]:
     )
 
 
-def _rank_of(line: str) -> int:
-    match = _RANK.search(line[:200])
-    rank = whole_number(next(group for group in match.groups() if group)) if match else None
-    return rank if rank is not None and rank < MOST_RANKS else -1
-
-
 def _clue(words: str) -> Clue | None:
     """What one line tells, without who printed it."""
     for kind, pattern in _NUMBERS:
@@ -276,7 +318,10 @@ def _clue(words: str) -> Clue | None:
         )
     if found := _WORK.search(words):
         at, group = _WORK_AT.search(words[: found.start()]), _GROUP.search(words)
-        numbers = (int(at[1]) if at else -1, int(found[1]), int(found[2]))
+        enqueued, completed = (int(found[1]), int(found[2]))
+        if completed > enqueued:  # torch prints what it has never set
+            enqueued, completed = (enqueued if enqueued < _UNSET else -1), -1
+        numbers = (int(at[1]) if at else -1, enqueued, completed)
         return Clue(ClueKind.WORK, "", numbers=numbers, group=group[1].strip() if group else "")
     if remark_in(words) is not None:
         return Clue(ClueKind.DIAGNOSTIC, "")
@@ -286,8 +331,12 @@ def _clue(words: str) -> Clue | None:
         # What is empty is of the other launchers' patterns.
         whose, how = (one for one in found.groups() if one)
         return Clue(ClueKind.ENDED, "", operation=f"{'a rank' if whose == 'sigkill_handler' else whose}, {how.strip()}")
+    if found := _TERMINATED.search(words):
+        return Clue(ClueKind.ENDED, "", operation=f"torch ended it because of a {found[1].strip()}")
     if found := _CRASHED.search(words):
         return Clue(ClueKind.ENDED, "", operation=found[1])
+    if found := _XID.search(words):
+        return Clue(ClueKind.XID, "", numbers=(int(found[2]), int(found[3] or 0)), operation=found[1])
     if _PEER_GONE.search(words):  # NCCL warns of it as well
         return Clue(ClueKind.PEER_GONE, "")
     if _WARNING.search(words):
@@ -313,7 +362,7 @@ def _ends(lines: Iterable[str]) -> tuple[dict[int, RankEnd], dict[int, int]]:
     ends: dict[int, RankEnd] = {}
     pids: dict[int, int] = {}
     for line in lines:
-        words = _STRIPPED.sub("", line)
+        words = _without_prefixes(line)
         if (moment := _ENDED_AT.match(words)) is not None:
             at_ns = _wall_ns(f"{moment[1]}T{moment[2]}")
             continue

@@ -101,14 +101,29 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
         return read_dumps(dumps, executor)
     if clogs := [path for path in _files(folder, _DEEPEST) if looks_like_clog(path)]:
         return read_clogs(clogs)
-    logs = [path for path in _files(folder, 0) if path.suffix in _LOGS]
+    logs = [path for path in _files(folder, 0) if path.suffix in _LOGS and not looks_like_ras(path)]
+    if (answers := ras_answers_in(folder)) and not logs:
+        return read_ras(*answers)
     if len(logs) == 1:
-        return read_log(logs[0])
+        return _beside(read_log(logs[0]), answers)
     raise NothingToInspect(
-        f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms and no single job log",
+        f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms, no answers of NCCL's RAS and no single "
+        "job log",
         way_out="Point at a run folder (.distdoctor/runs/latest), at dumps whose names end in the rank, at the clog files of "
         "all ranks, or at one log file.",
     )
+
+
+def _beside(log: Recording, answers: list[Path]) -> Recording:
+    """What a log tells, with what RAS answered of the same job."""
+    return replace(log, ras=read_ras(*answers).ras) if answers else log
+
+
+def ras_answers_in(place: Path) -> list[Path]:
+    """The answers of NCCL's RAS at a place: the file itself, or those in a folder that holds no recording."""
+    if place.is_file():
+        return [place] if looks_like_ras(place) else []
+    return [] if is_run_folder(place) else [path for path in _files(place, 0) if looks_like_ras(path)]
 
 
 def parts_of(folder: Path, deepest: int = _DEEPEST_PART) -> list[Path]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from distdoctor.errors import UnreadableRecording
+from distdoctor.errors import UnreadableRecording, WrongUse
 from distdoctor.recording.files import head_of, read_bytes
 from distdoctor.recording.flight.entries import text, whole
 from distdoctor.recording.ras_report import Absent, Communicator, RasReport
@@ -25,6 +27,11 @@ MOST_RANKS = 1 << 20
 _LONGEST_LINE = 4000
 _ALL = "collective"  # NCCL 2.24 and 2.25 do not count by kind
 
+_LONGEST_DATE = 60
+_MOST_ANSWERS = 256  # of one file, the newest
+_CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
+_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20}", re.ASCII)
+_DIGITS = re.compile(r"[0-9]{1,18}")
 _COMMUNICATOR = re.compile(r"^#(\d{1,9})-(\d{1,9}) \(([0-9a-fA-F]{1,40})\) (\w{1,20})")
 _DIFFERENT = re.compile(r"Communicator ranks have different (\w{0,30}) ?(?:collective )?operation counts")
 _MANY = re.compile(r"^\s{0,20}(\d{1,9}) ranks have (?:launched up to operation (\d{1,18})|not launched any operations)")
@@ -54,17 +61,40 @@ def _is_ras(head: str) -> bool:
     return "Communicators..." in head and ("Ranks" in head or "Job summary" in head)
 
 
-def read_ras(path: Path) -> Recording:
-    """The recording in a file of RAS.
+def read_ras(*paths: Path) -> Recording:
+    """The recording in files of RAS: answers about one job, in the order of their times, else of their names.
 
-    UnreadableRecording: torn, or something else.
+    UnreadableRecording: torn, or something else. WrongUse: they are of different jobs.
     """
+    found: list[RasReport] = []
+    for path in in_order(paths):
+        try:
+            if path.stat().st_size > LARGEST_BYTES:
+                raise ValueError("it is larger than anything RAS writes")
+            answers = answers_in(read_bytes(path, LARGEST_BYTES).decode("utf-8", "replace"))
+        except (OSError, ValueError, RecursionError) as trouble:
+            raise _torn(str(path), trouble) from None
+        found += [replace(one, name=one.name or _called(path, number)) for number, one in enumerate(answers, start=1)]
+    return _recording(_one_job(found))
+
+
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Files of RAS as they were written, each once: by the numbers in their names; without any, by their own times."""
+    unique = list({path.resolve(): path for path in paths}.values())
+    if any(not _DIGITS.search(path.name) for path in unique):
+        return sorted(unique, key=lambda path: (_written(path), path.name))
+    return sorted(unique, key=lambda path: ([int(number) for number in _DIGITS.findall(path.name)], path.name))
+
+
+def _written(path: Path) -> int:
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise ValueError("it is larger than anything RAS writes")
-        return recording_of(read_bytes(path, LARGEST_BYTES).decode("utf-8", "replace"))
-    except (OSError, ValueError, RecursionError) as trouble:
-        raise _torn(str(path), trouble) from None
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _called(path: Path, number: int) -> str:
+    return path.name if number == 1 else f"{path.name} (answer {number})"
 
 
 def read_ras_stream(stream: BinaryIO) -> Recording:
@@ -86,29 +116,112 @@ def _torn(name: str, trouble: Exception) -> UnreadableRecording:
 
 
 def recording_of(words: str) -> Recording:
-    """The recording that an answer of RAS makes.
+    """The recording that answers of RAS make.
 
-    ValueError: it is none.
+    ValueError: it is none. WrongUse: they are of different jobs.
     """
-    report = report_of(words)
-    world = max((one.size for one in report.communicators), default=0)
-    job = Job(world_size=world, launcher=LAUNCHER)
+    return _recording(_one_job(answers_in(words)))
+
+
+def _recording(report: RasReport) -> Recording:
+    job = Job(world_size=report.size, launcher=LAUNCHER)
     return Recording(job=job, ranks={}, streams=frozenset(), ras=report)
 
 
+def _one_job(answers: Sequence[RasReport]) -> RasReport:
+    """The newest of several answers, which has the others before it.
+
+    WrongUse: they are of different jobs.
+    """
+    if all(one.asked_at for one in answers):
+        answers = sorted(answers, key=lambda one: one.asked_at)
+    # A copy of a file is no second answer.
+    answers = [
+        one for number, one in enumerate(answers) if not (number and one.asked_at and _same(one, answers[number - 1]))
+    ]
+    *earlier, newest = answers
+    for one in earlier:
+        told = one.version and newest.version  # of the text form, which names few, the sizes alone can be compared
+        if (told and not one.by_key.keys() & newest.by_key.keys()) or (
+            one.size and newest.size and one.size != newest.size
+        ):
+            raise WrongUse(
+                f"these are answers of NCCL's RAS about different jobs, or different starts of one: {one.name or 'one'} and "
+                f"{newest.name or 'another'} have no communicator in common"
+                if told
+                else f"these are answers of NCCL's RAS about different jobs: of {one.size} ranks and of {newest.size}",
+                way_out="Examine those of each job by themselves.",
+            )
+    return replace(newest, earlier=tuple(earlier))
+
+
+def _same(one: RasReport, other: RasReport) -> bool:
+    return replace(one, name="") == replace(other, name="")
+
+
 def report_of(words: str) -> RasReport:
-    """What RAS answered, in either form.
+    """What RAS answered, in either form; of several answers the last.
+
+    ValueError: it is neither.
+    """
+    return answers_in(words)[-1]
+
+
+def answers_in(words: str) -> list[RasReport]:
+    """What RAS answered, in either form: one answer, or those that somebody appended to one file.
 
     ValueError: it is neither.
     """
     if not _is_ras(words[:65536]):
         raise ValueError("it has no communicators")
-    if words.lstrip()[:1] != "{":
-        return _of_text(words)
-    content = json.loads(words)
+    if words.lstrip()[:1] == "{":
+        return [_of_document(content) for content in _documents(words)]
+    lines = words.splitlines()
+    begins = [number for number, line in enumerate(lines) if line.startswith("Job summary")][-_MOST_ANSWERS:]
+    if len(begins) < 2:
+        return [_of_text(words)]
+    ends = [*(_beginning(lines, number) for number in begins[1:]), len(lines)]
+    starts = [0, *ends]
+    return [
+        replace(_of_text("\n".join(lines[start:end])), name=_moment(lines[max(0, start - 3) : begin]))
+        for start, begin, end in zip(starts, begins, ends, strict=False)
+    ]
+
+
+def _beginning(lines: Sequence[str], summary: int) -> int:
+    """The line with which an answer begins: NCCL's version, above its summary."""
+    for number in range(summary, max(0, summary - 6), -1):
+        if lines[number].startswith("NCCL version"):
+            return number
+    return summary
+
+
+def _moment(lines: Iterable[str]) -> str:
+    """The time that somebody had printed above an answer (`date`), "" where nobody did."""
+    return next((line.strip() for line in lines if len(line) < _LONGEST_DATE and _CLOCK.search(line)), "")
+
+
+def _documents(words: str) -> list[dict[str, Any]]:
+    """The JSON documents of a text, one behind the other; a torn one behind whole ones is left out."""
+    decoder, at = json.JSONDecoder(), 0
+    found: deque[dict[str, Any]] = deque(maxlen=_MOST_ANSWERS)
+    while (begin := words.find("{", at)) >= 0:
+        try:
+            content, at = decoder.raw_decode(words, begin)
+        except ValueError:
+            if not found:
+                raise
+            break
+        found.append(content)
+    return list(found)
+
+
+def _of_document(content: Mapping[str, Any]) -> RasReport:
     found = [_of_json(one) for one in _objects(content, "communicators")]
     dead = {absent.process for one in found for absent in one.absent if absent.is_dead and absent.process}
-    return RasReport(tuple(found), tuple(sorted(dead)), text(content.get("nccl_version")))
+    moment = text(content.get("timestamp"))
+    moment = moment if _ISO.fullmatch(moment) else ""
+    return RasReport(tuple(found), tuple(sorted(dead)), text(content.get("nccl_version")), moment, moment)
 
 
 def _of_json(one: Mapping[str, Any]) -> Communicator:

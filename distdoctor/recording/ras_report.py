@@ -31,17 +31,40 @@ class Communicator:
     processes: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
+    def key(self) -> str:
+        """What both forms call it by: the hash, which the text writes behind its number in the list."""
+        written = self.name.rpartition("(")[2].rstrip(")").lower().removeprefix("0x")
+        return written.lstrip("0") or written
+
+    @cached_property
     def operations(self) -> tuple[str, ...]:
         return tuple(sorted({name for counts in self.counts.values() for name in counts}))
 
 
 @dataclass(frozen=True)
 class RasReport:
-    """The communicators of a job, and the processes that RAS takes for dead. `version` is NCCL's, "" in the text form."""
+    """The communicators of a job, and the processes that RAS takes for dead. `version` is NCCL's, "" in the text form.
+
+    `asked_at`: when, in RAS's own words; the text form does not say. `name`: what to call this answer beside others of one job.
+    `earlier`: those before it, the oldest first.
+    """
 
     communicators: tuple[Communicator, ...]
     dead: tuple[str, ...] = ()
     version: str = ""
+    asked_at: str = ""
+    name: str = ""
+    earlier: tuple[RasReport, ...] = ()
+
+    @cached_property
+    def by_key(self) -> Mapping[str, Communicator]:
+        """The communicators by what every answer calls them."""
+        return {one.key: one for one in self.communicators}
+
+    @property
+    def size(self) -> int:
+        """How many ranks the largest communicator has."""
+        return max((one.size for one in self.communicators), default=0)
 
     def lines(self) -> list[str]:
         """One line for each communicator whose ranks have launched different numbers of calls, or do not answer."""

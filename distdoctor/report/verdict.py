@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
+from distdoctor.diagnosis.hang.in_ras import movement
 from distdoctor.report.root_cause import failed, root_cause
 
 
@@ -23,6 +24,8 @@ def verdict(diagnosis: Diagnosis) -> str:
         return "nothing was examined: no check could be made on this recording"
     if diagnosis.left_open:
         return f"unknown, no check found a cause and this is not answered: {'; '.join(diagnosis.left_open)}"
+    if diagnosis.recording is not None and diagnosis.recording.ras is not None and not diagnosis.recording.ranks:
+        return movement(diagnosis.recording.ras)
     if diagnosis.could_not_look and (coverage is None or coverage.complete):
         return f"nothing found; {looked(diagnosis)}"
     ranks = _counted(diagnosis.world_size, "rank")

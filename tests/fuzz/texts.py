@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "recording"))
 
 import test_clog
 import test_job_log
+import test_log_ends
+import test_log_prefixes
 import test_ras
 
 DUMPS = Path(__file__).parent.parent / "recordings/flight_recorder"
@@ -168,8 +170,14 @@ DIAGNOSTICS = "".join(f"[rank0]:node042:12345 NCCL DIAG {line}\n" for line in te
 LOGS = (
     test_job_log.PREAMBLE, test_job_log.STORE, test_job_log.PEER, test_job_log.TORCHRUN,
     test_job_log.PREAMBLE + test_job_log.PEER + test_job_log.TORCHRUN, DIAGNOSTICS, DIAGNOSTICS + test_job_log.PEER,
+    test_log_ends.KERNEL + test_log_ends.LABELLED + test_log_ends.SLURM,
+    test_log_prefixes.of_two_nodes("{node}: [default{local}]:"),
+    test_log_ends.XID.format(code=79, words="GPU has fallen off the bus.") + test_job_log.TORCHRUN,
 )  # fmt: skip
-RAS_TEXTS = (test_ras.TABLE + test_ras.BEHIND, test_ras.TABLE + test_ras.DEAD)
+RAS_TEXTS = (
+    test_ras.TABLE + test_ras.BEHIND, test_ras.TABLE + test_ras.DEAD,
+    "Mon Nov 24 14:05:00 UTC 2025\n" + 2 * (test_ras.TABLE + test_ras.BEHIND),
+)  # fmt: skip
 RAS_JSON = _ras_json()
 TEXT = (line_changed, number_changed, word_put_in, long_line, odd_sign, cut_off, another_behind)
 CLOG = (*TEXT, number_changed, number_changed)

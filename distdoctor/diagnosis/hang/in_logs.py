@@ -35,7 +35,10 @@ _NOWHERE = re.compile(r"^\S*Rendezvous\w*Error")  # of a launcher
 _ANY_SIZE = frozenset(
     {"ALLTOALL", "ALLTOALL_BASE", "COALESCED", "SEND", "RECV", "GATHER", "SCATTER", "ALLGATHER", "REDUCE_SCATTER"}
 )
+GOES_ON_LINES = 200  # without an error among them; the stack of a process that aborts is shorter
 BY_TORCH = 92  # specificity of what torch has compared itself
+_NAMED_GROUP = re.compile(r"(PG (?:ID )?\d{1,9}[^(]{0,100})\((\w{1,100})\)")
+_HIDDEN = re.compile(r"\[repeated \d{1,9}x across cluster\]")
 LOOK = "run it under distdoctor run, or set TORCH_FR_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT and examine the dumps"
 
 
@@ -204,7 +207,7 @@ class LogFacts:
             values: dict[str, list[Clue]] = defaultdict(list)
             for clue in clues:
                 if clue.numbers[2] >= 0:
-                    values[f"{clue.numbers[2]} elements in, {clue.numbers[3]} out"].append(clue)
+                    values[_elements(clue)].append(clue)
             operations = {clue.operation for side in values.values() for clue in side}
             if len(values) > 1 and len(operations) == 1 and not operations & _ANY_SIZE:
                 return Disagreement(group, number, values, of_one_group(group))
@@ -254,8 +257,20 @@ class LogFacts:
         calls = {(group, clue.numbers[0], clue.operation) for (group, _), clue in self.timeouts.items()}
         seen = {rank for _, rank in (*self.timeouts, *self._struck)}
         silent = tuple(rank for rank in range(self.recording.world_size) if rank not in seen)
+        if self.hides_lines:
+            return ()
         everybodys = all("default_pg" in group or group in ("PG 0", "PG ID 0 PG GUID 0") for group, _, _ in calls)
         return silent if everybodys and len(calls) == 1 and len(silent) < len(seen) else ()
+
+    @cached_property
+    def named_ranks(self) -> int:
+        """How many ranks printed anything that tells something, or ended."""
+        return len({clue.rank for clue in self.recording.clues if clue.rank >= 0} | self.recording.job.ends.keys())
+
+    @cached_property
+    def hides_lines(self) -> bool:
+        """Whether Ray has printed lines that resemble each other once: then who printed nothing may have printed it as well."""
+        return any(_HIDDEN.search(clue.words) for clue in self.recording.clues)
 
     @cached_property
     def together(self) -> list[Clue]:
@@ -282,10 +297,24 @@ class LogFacts:
                 return clue
         return None
 
+    def goes_on_after(self, clue: Clue) -> int:
+        """How many lines the log has after this one where none of them tells of an error or an end: then what it tells of did not
+        end the job. 0 where it may have."""
+        if self.recording.job.ends or clue.lines_after < GOES_ON_LINES:
+            return 0
+        later = (one for one in self.recording.clues if one.line_number > clue.line_number)
+        return 0 if any(one.kind is not ClueKind.WARNING for one in later) else clue.lines_after
+
     @cached_property
     def killed_for_memory(self) -> tuple[int, ...]:
         """The ranks that the kernel has killed, where the log says which."""
         return tuple(rank for rank, end in sorted(self.recording.job.ends.items()) if end.killed_for_memory)
+
+    @cached_property
+    def first_task(self) -> Clue | None:
+        """What srun says of the tasks that ended badly, where they are ranks: of a crash rather than of an exit code."""
+        bad = [c for c in self.lines(ClueKind.ENDED) if any(rank in self.first_ends for rank in c.numbers)]
+        return min(bad, key=lambda clue: "exit code" in clue.operation, default=None)
 
     @cached_property
     def never_wrote(self) -> tuple[int, ...]:
@@ -333,10 +362,12 @@ def from_line(
 OWN_ERROR = "it is the first error that is not about a lost peer"  # why an exception in a log is the cause
 
 
-def from_own_error(log: LogFacts, title: str, cure: Prescription) -> Finding:
+def from_own_error(log: LogFacts, title: str, cure: Prescription, specificity: int = 90) -> Finding:
     """A check's explanation of the first exception of the program itself, which its words name. `log.own_error` is there."""
     assert log.own_error is not None
-    return from_line(log.own_error, title, who(log.own_error), LIKELY, OWN_ERROR, cure, specificity=90)
+    lines = log.goes_on_after(log.own_error)
+    why = f"the log goes on for {lines} lines and tells of no end: it may have been caught" if lines else OWN_ERROR
+    return from_line(log.own_error, title, who(log.own_error), POSSIBLE if lines else LIKELY, why, cure, specificity)
 
 
 def of_one_group(group: str) -> Confidence:
@@ -359,4 +390,14 @@ def counted(number: int, word: str) -> str:
 
 
 def _of_group(group: str) -> str:
-    return f" of {group}" if group else ""
+    """` of default_pg`, ` of mesh_tp (PG ID 2 PG GUID 9)`: several groups may have one name, and everybody's is the only one."""
+    match = _NAMED_GROUP.fullmatch(group)
+    if match is None:
+        return f" of {group}" if group else ""
+    return f" of {match[2]}" if match[2] == "default_pg" else f" of {match[2]} ({match[1]})"
+
+
+def _elements(clue: Clue) -> str:
+    """`64 elements`, `64 elements in, 8 out`."""
+    taken, given = clue.numbers[2], clue.numbers[3]
+    return counted(taken, "element") + (f" in, {given} out" if taken != given else "")

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
-from distdoctor.diagnosis.hang.in_logs import OWN_ERROR, LogFacts, claimed, from_line, who
+from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed, from_line, from_own_error, who
 from distdoctor.diagnosis.hang.in_ras import dead_processes
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -42,6 +42,7 @@ from distdoctor.testing import recording
 SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
            11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU"}  # fmt: skip
 SIGABRT = 6
+OF_THE_STORE = ("TCPStore", "sendBytes failed", "recvValue failed")
 LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or its input ends
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
@@ -73,40 +74,71 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     killed = log.lines(ClueKind.KILLED_FOR_MEMORY)
     gone = [*log.lines(ClueKind.PEER_GONE), *log.lines(ClueKind.WAITED)]
     if log.own_error is not None:
-        yield _own_error(log.own_error)
+        yield _own_error(log, log.own_error)
     elif killed:
-        yield _killed_for_memory(killed[0], log.killed_for_memory)
+        yield _killed_for_memory(killed[0], log)
+    elif task := log.first_task:
+        yield _task_ended(task, log)
     elif log.first_ends:
         yield from claimed([_ended(log.first_ends)], 15)
     elif ended := log.lines(ClueKind.ENDED):
         yield _said_to_have_ended(ended[0])
-    elif gone:
+    elif gone and not log.goes_on_after(gone[-1]):
         yield _peer_gone(gone)
 
 
-def _own_error(clue: Clue) -> Finding:
+def _own_error(log: LogFacts, clue: Clue) -> Finding:
     kind = clue.words.partition(":")[0]
     words = " ".join(clue.words.split())
-    return from_line(
-        clue,
+    where = f" at {clue.site.short}" if clue.site else ""
+    return from_own_error(
+        log,
         f"{'failed' if clue.rank >= 0 else 'a rank failed'} with {words[:160]}{' ...' if len(words) > 160 else ''}",
-        who(clue),
-        LIKELY,
-        OWN_ERROR,
-        Prescription("mend-the-first-failure", change=f"mend the {kind}; the other errors follow from it"),
+        Prescription("mend-the-first-failure", change=f"fix the {kind}{where}; the other errors are its consequences"),
         specificity=85,
     )
 
 
-def _killed_for_memory(clue: Clue, ranks: tuple[int, ...]) -> Finding:
+def _killed_for_memory(clue: Clue, log: LogFacts) -> Finding:
+    ranks = log.killed_for_memory
+    task = next((one.operation for one in log.lines(ClueKind.ENDED) if "Out Of Memory" in one.operation), "")
+    by_kernel = "Killed process" in clue.words
+    said = f"{_who_says(clue)}{f' ({task})' if task and not by_kernel else f', and Slurm: {task}' if task else ''}"
+    were = "were" if len(ranks) > 1 else "was"
     return from_line(
         clue,
-        "was killed by the kernel for lack of memory" if ranks else "the kernel killed a process for lack of memory",
+        f"{were} killed by the kernel for lack of memory" if ranks else "a process was killed for lack of memory",
         ranks,
-        LIKELY if ranks else POSSIBLE,
-        "the kernel says so" + ("" if ranks else "; whether the process was a rank the log does not say"),
+        LIKELY if len(ranks) == 1 or (ranks and by_kernel) else POSSIBLE,  # Slurm may list all tasks of a host
+        said if ranks else f"{said}; which rank that was the log does not say",
         Prescription("mend-the-first-failure", change="give the host more memory, or the ranks and their loaders less"),
         specificity=85,
+    )
+
+
+def _who_says(clue: Clue) -> str:
+    """Whose words a line of a kill for memory is in."""
+    by = (("OOMKilled", "Kubernetes"), ("oom_kill event", "Slurm"), ("oom-kill event", "Slurm"), ("Workers (", "Ray"),
+          ("low on memory", "Ray"))  # fmt: skip
+    return f"{next((name for words, name in by if words in clue.words), 'the kernel')} says so"
+
+
+def _task_ended(clue: Clue, log: LogFacts) -> Finding:
+    """What Slurm says of tasks that are ranks. It does not say which of several came first."""
+    alone = set(log.first_ends) == set(clue.numbers) and len(clue.numbers) == 1
+    return from_line(
+        clue,
+        f"ended badly: {clue.operation}",
+        clue.numbers,
+        LIKELY if alone else POSSIBLE,
+        "Slurm says so, and of no other rank"
+        if alone
+        else "Slurm says so; which of several was first it does not show",
+        Prescription(
+            "mend-the-first-failure",
+            change=f"look at the output of {named(clue.numbers)} before it ended, and at dmesg (out of memory?)",
+        ),
+        specificity=15,
     )
 
 
@@ -115,13 +147,18 @@ def _said_to_have_ended(clue: Clue) -> Finding:
     crashed = clue.rank >= 0 and "," not in clue.operation
     return from_line(
         clue,
-        f"crashed: {clue.operation}" if crashed else f"a process ended badly: {clue.operation}",
+        f"crashed: {clue.operation}" if crashed else _ended_words(clue.operation),
         who(clue) if crashed else (),
         LIKELY if crashed else POSSIBLE,
         "it says so itself" if crashed else "the launcher says so; whether it was the first the log does not show",
         Prescription("mend-the-first-failure", change="look at what it printed before, and at dmesg (out of memory?)"),
         specificity=12,
     )
+
+
+def _ended_words(operation: str) -> str:
+    by_slurm = operation.startswith(("STEP ", "JOB "))
+    return f"Slurm ended the job: {operation.lower()}" if by_slurm else f"a process ended badly: {operation}"
 
 
 def _ended(ends: dict[int, RankEnd]) -> Finding:
@@ -141,6 +178,8 @@ def _ended(ends: dict[int, RankEnd]) -> Finding:
 
 def _peer_gone(found: list[Clue]) -> Finding:
     innocent = sorted({clue.rank for clue in found if clue.rank >= 0})
+    if all(any(word in clue.words for word in OF_THE_STORE) for clue in found):
+        return _store_gone(found[0], innocent)
     finding = from_line(
         found[0],
         f"a peer has left, or did not come, while {named(innocent) if innocent else 'others'} still waited",
@@ -154,6 +193,21 @@ def _peer_gone(found: list[Clue]) -> Finding:
     )
     finding.evidence["innocent ranks"] = innocent
     return finding
+
+
+def _store_gone(clue: Clue, still_there: list[int]) -> Finding:
+    """Torch warns of it whenever the process that serves the store ends first, at the end of a healthy job as well."""
+    finding = from_line(
+        clue,
+        f"the job's store was shut down while {named(still_there) if still_there else 'other ranks'} still ran",
+        (),
+        POSSIBLE,
+        "rank 0, or torchrun on its host, serves it and ended before them: harmless where the training had finished, else look "
+        "at what it printed last",
+        Prescription("record-the-job", change="call destroy_process_group() on every rank after a last barrier"),
+        specificity=0,
+    )
+    return replace(finding, severity=WARNING)
 
 
 def _independent(verdict: Verdict, incident: Incident) -> Iterator[Incident]:

@@ -17,15 +17,17 @@ Source           design of torch's flight recorder: a collective that all ranks 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.lost_hosts import LostHosts
-from distdoctor.diagnosis.finding import ERROR, POSSIBLE, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
 from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, counted, from_line, of_one_group, who
-from distdoctor.diagnosis.hang.in_ras import failed_ranks
+from distdoctor.diagnosis.hang.in_ras import failed_ranks, nothing_moves
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.host_or_device import told_by_backend
@@ -74,16 +76,42 @@ _WAITS = (IncidentKind.TOGETHER, IncidentKind.ABSENT)  # what a recording says o
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:
     yield from claimed(failed_ranks(log.ras), 92)
+    yield from claimed(nothing_moves(log.ras), 60)
     if log.stopped_devices:
         ranks = sorted(one.call.rank for one in log.stopped_devices)
         yield _device(ranks, log.timeout(log.stopped_devices[0].call), log.stopped_devices[0].ahead)
     elif log.together:
-        yield _together(log.together)
+        yield _together(log)
     elif log.of_several_groups:
         yield _of_several_groups(log.of_several_groups)
+    yield from (_fault_of_device(clue) for clue in log.lines(ClueKind.XID) if clue.numbers[0] in _XIDS_OF_HARDWARE)
     # What NCCL warns of once a connection is gone follows from that.
     gone = min((clue.line_number for clue in log.lines(ClueKind.PEER_GONE)), default=1 << 62)
-    yield from (_warning(clue) for clue in log.lines(ClueKind.WARNING)[:1] if clue.line_number < gone)
+    warnings = [clue for clue in log.lines(ClueKind.WARNING) if clue.line_number < gone]
+    yield from (_warning(clue) for clue in warnings[:1])
+    first = min((clue.line_number for clue in log.together), default=0)
+    yield from (_of_network(clue, log) for clue in warnings if clue.line_number < first and _NETWORK.search(clue.words))
+
+
+# Of NVIDIA's list ("XID Errors"): ECC and row remapping, NVLink, GSP, the bus. Others are often a program's illegal access.
+_OF_XID = re.compile(r"^\d{1,4}, (?:pid=[^,]{1,60}, )?(?:name=[^,]{1,60}, )?")
+_XIDS_OF_HARDWARE = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 143, 145, 149, 154})
+
+
+def _fault_of_device(clue: Clue) -> Finding:
+    words = _OF_XID.sub("", clue.words.partition("): ")[2])
+    return from_line(
+        clue,
+        f"NVIDIA's driver reported Xid {clue.numbers[0]} on {clue.operation}: {words[:120]}",
+        who(clue),
+        LIKELY,
+        "the GPU, its memory or its link failed; what the ranks print follows from it",
+        Prescription(
+            "gather-backend-evidence",
+            change="drain that host, look at dmesg and nvidia-smi -q, and run dcgmi diag -r 3 before it is used again",
+        ),
+        specificity=55,
+    )
 
 
 def _device(ranks: list[int], clue: Clue, ahead: int) -> Finding:
@@ -98,15 +126,29 @@ def _device(ranks: list[int], clue: Clue, ahead: int) -> Finding:
     )
 
 
-def _together(clues: list[Clue]) -> Finding:
+def _together(log: LogFacts) -> Finding:
     """All that printed anything timed out in the same call."""
+    clues = log.together
+    ranks = sorted(clue.rank for clue in clues)
+    named_in_log = log.named_ranks
+    if log.hides_lines:
+        why = "Ray printed the lines that resemble each other once, so others may have timed out in it too (RAY_DEDUP_LOGS=0)"
+    elif len(ranks) == named_in_log:
+        why = (
+            f"all {counted(named_in_log, 'rank')} that the log names had called it, and none completed it: which of them is at "
+            "fault the log does not show; it is the network, a device, or a rank that is not in this log"
+        )
+    else:
+        why = (
+            f"{len(ranks)} of the {named_in_log} ranks that the log names printed it; a rank of the group that did not has not "
+            "come or is not in this log, and where there is none it is the network or a device"
+        )
     return from_line(
         clues[0],
         f"timed out in {call_in(clues[0])}",
-        sorted(clue.rank for clue in clues),
+        ranks,
         POSSIBLE,
-        f"{counted(len(clues), 'rank')} printed it; a rank of the group that did not either has not come or is not in this log, "
-        "and where there is none it is the network or a device",
+        why,
         Prescription("record-the-job", change=LOOK),
         specificity=20,
     )
@@ -137,6 +179,19 @@ def _warning(clue: Clue) -> Finding:
             change="search the log for what NCCL said before (NCCL_DEBUG=INFO), and dmesg and ibstat on that host",
         ),
         specificity=10,
+    )
+
+
+_NETWORK = re.compile(r"NET/|\bibv_|Net : |[Ss]ocket")
+
+
+def _of_network(clue: Clue, log: LogFacts) -> Finding:
+    """What NCCL said of its network before ranks timed out together."""
+    call = call_in(log.together[0])
+    return replace(
+        _warning(clue),
+        why=f"line {clue.line_number} of the log; {counted(len(log.together), 'rank')} timed out in {call} after it",
+        specificity=25,
     )
 
 

@@ -105,8 +105,8 @@ def _absent(absence: Absence, waiting: Clue) -> Finding:
         f"did not come to {call_in(waiting)}: its host stopped",
         (absence.rank,),
         of_one_group(waiting.group),
-        f"{named(absence.waiting)} timed out in it; rank {absence.rank} has enqueued #{absence.last} at the most, "
-        "and completed that",
+        f"{named(absence.waiting)} timed out in it; rank {absence.rank} called nothing after #{absence.last}, "
+        "which it completed",
         Prescription("bound-the-wait", change=f"look at what rank {absence.rank} did after its last call; {LOOK}"),
         specificity=45,
     )
