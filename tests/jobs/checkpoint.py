@@ -9,8 +9,6 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -59,6 +57,9 @@ def saved_by_all(rank: int, world_size: int, *, folder: str, own: bool = False) 
 
 def saved_shards(rank: int, world_size: int, *, folder: str, every: str = "", whole: bool = False) -> str:
     """A sharded model, of which rank 0 writes what it holds. `every`: each rank does; `whole`: it gathers before."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     model = Net()
     fully_shard(model, mesh=init_device_mesh("cpu", (world_size,)))
     optimizer = adam(model)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from distdoctor.errors import UnreadableRecording
@@ -140,6 +139,8 @@ def test_an_index_that_maps_nothing_is_refused(text: str, tmp_path: Path) -> Non
 
 
 def test_of_a_distributed_checkpoint_shards_that_are_not_there_are_missing(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
     folder = tmp_path / "dcp"
     dcp.save({"model": {"weight": torch.ones(4, 2)}, "step": 7}, checkpoint_id=folder, no_dist=True)
 
