@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import say  # noqa: F401 - a fixture for all
 from hypothesis import HealthCheck, settings
-from inner_loop import pytest_ignore_collect  # noqa: F401 - a hook for all
+from inner_loop import pytest_collection, pytest_ignore_collect  # noqa: F401 - hooks for all
 from leftovers import Leftovers
 from reruns import Reruns
 
