@@ -64,7 +64,10 @@ CODES_AS_DATA = {
 
 def _codes_in_code(file: Path) -> list[str]:
     """Codes in the texts of a file that a program reads; docstrings are for people."""
-    tree = ast.parse(file.read_text("utf-8"))
+    source = file.read_text("utf-8")
+    if "DD" not in source:
+        return []
+    tree = ast.parse(source)
     words = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return [code for node in texts if id(node) not in words for code in re.findall(r"\bDD\d{1,3}\b", str(node.value))]

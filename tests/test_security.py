@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ RUNS_CODE = {
     "eval", "exec", "pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load", "marshal.load", "marshal.loads",
     "shelve.open", "yaml.load", "os.system", "os.popen", "subprocess.getoutput", "numpy.load", "np.load", "joblib.load",
 }  # fmt: skip
+# One of these names stands in every source that has such a call, or starts a shell; others need no parsing.
+NAMED = re.compile(rf"\b({'|'.join(sorted({'shell', *(name.rpartition('.')[2] for name in RUNS_CODE)}))})\b")
 
 
 def calls(path: Path) -> list[tuple[str, ast.Call]]:
@@ -45,6 +48,8 @@ def dotted(function: ast.expr) -> str:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_source_of_ours_runs_what_it_reads(path: Path) -> None:
     where = str(path.relative_to(ROOT))
+    if not NAMED.search(unicodedata.normalize("NFKC", path.read_text("utf-8"))):  # as Python reads names
+        return
 
     for name, call in calls(path):
         if name in RUNS_CODE and (where, name) not in ALLOWED:
