@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import pluggy
@@ -139,7 +141,7 @@ def load(blocked: Iterable[str] = ()) -> Plugins:
     """
     plugins = Plugins(Manager(hooks.PROJECT))
     plugins.manager.add_hookspecs(hooks)
-    entry_points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name)
+    entry_points = _installed(tuple((folder, _changed_ns(folder)) for folder in sys.path))
     blocked = set(blocked)
     unknown = blocked - {entry.name for entry in entry_points}
     if unknown:
@@ -150,6 +152,19 @@ def load(blocked: Iterable[str] = ()) -> Plugins:
     for entry in entry_points:
         plugins.loaded.append(_load_one(plugins.manager, entry, entry.name in blocked))
     return plugins
+
+
+@lru_cache(maxsize=8)
+def _installed(path: tuple[tuple[str, int], ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """By name. Python reads a file of every installed distribution for it: that is done again once something was installed."""
+    return tuple(sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name))
+
+
+def _changed_ns(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _load_one(manager: pluggy.PluginManager, entry: importlib.metadata.EntryPoint, blocked: bool) -> LoadedPlugin:
