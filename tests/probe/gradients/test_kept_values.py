@@ -13,6 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from distdoctor.probe.gradients.kept_values import Origin, origin_of
 
 
+@pytest.fixture(autouse=True)
+def same_weights() -> None:
+    """Where all four values of a row have one sign, other things are true of it: one run in fifteen."""
+    torch.manual_seed(0)
+
+
 class Net(nn.Module):
     """body, an operation between, head."""
 
