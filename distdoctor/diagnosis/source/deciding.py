@@ -108,8 +108,14 @@ def _best(
     questions = [
         test for test in questions if _is_the_users(program, test) and not is_made_the_same(program, test.value)
     ]
-    questions = [test for test in questions if not is_replicated(program, test.value)] or questions
-    left = questions or [test for test in tests if test.is_loop and not _is_spelled_out(program, test.value)]
+    loops = [test for test in tests if test.is_loop and not _is_spelled_out(program, test.value)]
+    # Everybody answers a question about counters and options alike: rather a loop went on for longer on some.
+    left = (
+        [test for test in questions if not is_replicated(program, test.value)]
+        or [test for test in loops if questions and not is_replicated(program, test.value)]
+        or questions
+        or loops
+    )
     if best is None and len(left) == 1:
         found = origin(program, left[0].value, is_test=not left[0].is_loop, counted=left[0].is_loop)
         best = 0.0, left[0], found  # nothing else can have decided

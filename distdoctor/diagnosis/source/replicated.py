@@ -45,7 +45,8 @@ def _stored(program: UserProgram, attribute: str) -> list[ast.expr]:
 def _of_variable(program: UserProgram, name: ast.Name, steps: int) -> bool:
     scope = program.scope_of(name)
     stores = [one for one in program.stores(name.id, scope) if stores_variable(one[0], name.id)]
-    given = [] if stores else program.passed(scope, name.id)
+    default = scope.default_of(name.id)
+    given = [] if stores else program.passed(scope, name.id) + ([default] if default is not None else [])
     own = (_is_counter(program, statement, name.id, value, steps) for statement, value in stores)
     return all(own) if stores else _all(program, given, steps)
 

@@ -67,6 +67,16 @@ class Scope:
     def path(self) -> str:
         return self.file.path
 
+    def default_of(self, parameter: str) -> ast.expr | None:
+        """What a parameter is where no caller says; None where one has to."""
+        if isinstance(self.node, ast.Module):
+            return None
+        given = self.node.args
+        named = [*given.posonlyargs, *given.args]
+        by_place = dict(zip([one.arg for one in named][::-1], given.defaults[::-1], strict=False))
+        by_name = {one.arg: value for one, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value}
+        return {**by_place, **by_name}.get(parameter)
+
     @property
     def parameters(self) -> list[str]:
         if isinstance(self.node, ast.Module):

@@ -92,6 +92,22 @@ TIMEOUT = """\
     """
 
 
+OWN_NAMES = """\
+    class Trainer:
+        def flush(self):
+            for name in sorted(self.pending):
+                dist.all_gather(parts, self.pending[name])
+        def fit(self, steps=80, every=2):
+            for step in range(steps):
+                self.train()
+                if step % every == 0:
+                    self.flush()
+        def train(self):
+            loss.backward()
+    Trainer().fit()
+    """
+
+
 def at(line: int, function: str = "main") -> SourceLine:
     return SourceLine("train.py", line, function)
 
@@ -128,6 +144,13 @@ def test_a_question_with_one_answer_everywhere_is_no_candidate() -> None:
     found = decided(SHARED_QUESTION, at(7, "gather"), at(13))
 
     assert (found.site.line, found.test) == (5, "if not values")
+
+
+def test_a_loop_over_what_each_rank_has_is_rather_meant_than_a_question_about_counters() -> None:
+    """`every` is what its default says on every rank: all come to the loop in the same steps."""
+    found = decided(OWN_NAMES, at(4, "flush"), at(11, "train"))
+
+    assert (found.site.line, found.test) == (3, "for ... in sorted(self.pending)")
 
 
 def test_a_dtype_that_follows_from_the_data_is_named_where_the_tensor_is_made() -> None:
