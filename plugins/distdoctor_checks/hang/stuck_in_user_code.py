@@ -51,6 +51,7 @@ from distdoctor.diagnosis.hang.wording import decision_places
 from distdoctor.diagnosis.source.call_edits import only_call
 from distdoctor.diagnosis.source.deciding import awaited_condition
 from distdoctor.diagnosis.source.decision import Decision
+from distdoctor.diagnosis.source.polling import polled_at
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -187,7 +188,9 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             ),
             evidence=evidence_of(standing.process) | _children(standing) | (dict(obstacle.facts) if obstacle else {}),
             why=_why(standing, standstill),
-            prescriptions=(Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(standing)),),
+            prescriptions=(
+                Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(standing, standstill)),
+            ),
         )
 
 
@@ -285,7 +288,9 @@ def _all_of_them(standstill: Stall) -> Finding:
         why="; ".join(
             (_why(first, standstill), "no rank is in a collective, so no timeout of a process group will end this")
         ),
-        prescriptions=(Prescription("bound-the-wait", change=_change(first).replace(", or sleep on every rank", "")),),
+        prescriptions=(
+            Prescription("bound-the-wait", change=_change(first, standstill).replace(", or sleep on every rank", "")),
+        ),
     )
 
 
@@ -343,7 +348,7 @@ def _at_work(standing: RankActivity, standstill: Stall) -> Finding:
         evidence=evidence_of(process) | {"thread": "main", "function": site.function},
         why=f"{standstill.who_waits}; the main thread of rank {standing.rank} was in {site.function} in every sample over "
         f"{standstill.stacks.observed_seconds:.1f} s and {does}: an endless loop, or slow work",
-        prescriptions=(Prescription("bound-the-wait", change=_change(standing)),),
+        prescriptions=(Prescription("bound-the-wait", change=_change(standing, standstill)),),
     )
 
 
@@ -369,12 +374,18 @@ def _why(standing: RankActivity, standstill: Stall) -> str:
     return "; ".join(parts)
 
 
-def _change(standing: RankActivity) -> str:
+def _change(standing: RankActivity, standstill: Stall) -> str:
     line = standing.line.strip()
     path = standing.site.path.rpartition("/")[2]
     where = f"{path}:{standing.site.line}"
     inner = standing.inner
     innermost = f"{inner.path}:{inner.function}" if inner is not None else ""
+    polled = polled_at(standstill.recording.sources, standing.site) if "sleep(" in line or ".wait(" in line else None
+    if polled is not None:
+        return (
+            f"find out why it is not so that {polled.until} ({path}:{polled.line}): whoever has to see to it does so also when "
+            "it fails (try/finally), and the loop ends after a while with an error that says what it waited for"
+        )
     if "sleep(" in line:
         return f"remove the sleep at {where}, or sleep on every rank"
     if "input(" in line:

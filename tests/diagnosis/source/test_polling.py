@@ -1,0 +1,61 @@
+"""What a rank that sleeps between two looks waits for is read off the loop."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from distdoctor.diagnosis.source.polling import polled_at
+from distdoctor.recording.recording import SourceLine
+
+LOCK = """\
+    def acquire(path):
+        while True:
+            try:
+                os.close(os.open(path, os.O_EXCL))
+                return
+            except FileExistsError:
+                time.sleep(0.1)
+    """
+FILE = """\
+    def ready(path):
+        while not path.exists():
+            time.sleep(1)
+    """
+BREAKS = """\
+    while True:
+        if done.is_set():
+            break
+        time.sleep(1)
+    """
+PLAIN = """\
+    def train():
+        while not over:
+            step()
+    def pause():
+        time.sleep(1)
+    for _ in range(3):
+        time.sleep(2)
+    """
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "asked", "until"),
+    [
+        (LOCK, 7, 4, "`os.open(path, os.O_EXCL)` raises FileExistsError no more"),
+        (FILE, 3, 2, "`not path.exists()` no longer holds"),
+        (BREAKS, 4, 2, "`done.is_set()` holds"),
+    ],
+)
+def test_the_condition_of_the_loop_is_named(source: str, line: int, asked: int, until: str) -> None:
+    polled = polled_at({"train.py": dedent(source)}, SourceLine("train.py", line, "f"))
+
+    assert polled is not None
+    assert (polled.line, polled.until) == (asked, until)
+
+
+@pytest.mark.parametrize("line", [5, 7])
+def test_a_sleep_in_no_such_loop_waits_for_nothing(line: int) -> None:
+    assert polled_at({"train.py": dedent(PLAIN)}, SourceLine("train.py", line, "f")) is None
+    assert polled_at({}, SourceLine("train.py", line, "f")) is None
