@@ -143,6 +143,17 @@ loader = DataLoader(dataset, ..., worker_init_fn=seed_worker)""",
         source="torch.utils.data.IterableDataset, examples 1 and 2",
     ),
     Remedy(
+        slug="seed-by-rank-and-worker",
+        what="Seed each stream with the number of the worker among those of all ranks: rank * num_workers + worker id.",
+        how="""def __iter__(self):
+    info = get_worker_info()
+    workers, worker = (info.num_workers, info.id) if info else (1, 0)
+    rng = random.Random(self.seed + self.rank * workers + worker)  # not rank + worker: two of them have the same sum""",
+        effect="No two workers yield the same stream.",
+        safety="changes the order of the samples, and with it the losses",
+        source="torch.utils.data.IterableDataset, get_worker_info",
+    ),
+    Remedy(
         slug="shuffle-in-the-sampler",
         what="Use DistributedSampler(shuffle=True) with set_epoch(epoch), and drop shuffle= from the DataLoader.",
         how="""sampler = DistributedSampler(dataset, shuffle=True)

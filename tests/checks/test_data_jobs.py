@@ -251,6 +251,20 @@ def test_a_stream_that_is_the_same_on_every_rank_is_found(workers: int) -> None:
     assert finding.evidence["batches_compared"] == 12
 
 
+def test_a_worker_that_yields_what_a_worker_of_another_rank_does_is_found() -> None:
+    recording, handed = jobs.watched(jobs.seeded_streams, how="sum")
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD306", (0, 1), LIKELY)
+    assert finding.title == "worker 1 of rank 0 and worker 0 of rank 1 yield the same stream of SeededStream"
+    assert finding.evidence["batches_compared"] == 20
+    assert handed == jobs.unwatched(jobs.seeded_streams, how="sum")
+
+
+def test_ranks_that_train_models_of_their_own_may_read_what_another_does() -> None:
+    recording, _ = jobs.watched(jobs.seeded_streams, how="sum", replicas=False)
+    assert found(recording) == []
+
+
 def test_a_stream_that_every_worker_repeats_is_found() -> None:
     recording, _ = jobs.watched(jobs.copied_by_workers)
     finding = only(recording)
@@ -333,6 +347,7 @@ HEALTHY = [
     (jobs.in_neighbourhoods, {"told": False, "mixes": False}),
     (jobs.counted_stream, {"persistent": False}),
     (jobs.streaming, {"workers": 2}),
+    (jobs.seeded_streams, {"how": "own"}),
     (jobs.shuffled_stream, {"told": "epoch", "wrapped": True}),
     (jobs.shuffled_stream, {"told": "constant", "shuffle": False}),
     (jobs.shuffled_stream, {"told": "epoch", "shuffle": None}),

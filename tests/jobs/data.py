@@ -838,6 +838,31 @@ class Copies(IterableDataset[torch.Tensor]):
         return (torch.tensor([float(self.first + number)]) for number in range(60))
 
 
+class SeededStream(IterableDataset[torch.Tensor]):
+    """Without end, shuffled with a seed of its own in each worker, or in some of them only."""
+
+    def __init__(self, rank: int, how: str) -> None:
+        self.rank, self.how = rank, how
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        worker = info.id if info else 0
+        seed = 42 + worker + self.rank  # the same sums
+        if self.how == "own":
+            seed = 42 + worker + 1000 * self.rank
+        rng = random.Random(seed)
+        while True:
+            order = list(range(200))
+            rng.shuffle(order)
+            for number in order:
+                yield torch.tensor([float(number)])
+
+
+def seeded_streams(rank: int, world_size: int, *, how: str, replicas: bool = True) -> Handed:
+    loader = DataLoader(SeededStream(rank, how), batch_size=4, num_workers=2)
+    return [Trainer(replicas=replicas).epoch(loader, limit=40)]
+
+
 def copied_by_workers(rank: int, world_size: int) -> Handed:
     return [Trainer().epoch(DataLoader(Copies(1000 * rank), batch_size=5, num_workers=2))]
 

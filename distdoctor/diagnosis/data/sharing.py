@@ -47,11 +47,11 @@ def same_data(orders: SampleOrders, replicas: Replicas) -> Iterator[SameData]:
     for together in orders.together():
         for known in replicas.sets:
             found = _same_data(together.among(known.ranks), known)
-            if found is not None and _may_be_averaged(found.passes, replicas):
+            if found is not None and may_be_averaged(found.passes, replicas):
                 yield found
 
 
-def _may_be_averaged(together: Together, replicas: Replicas) -> bool:
+def may_be_averaged(together: Together, replicas: Replicas) -> bool:
     """Beside the replicas a job may train a model on each rank alone, as a baseline: nothing is exchanged while it does.
 
     Nor is it while ranks evaluate.
@@ -120,7 +120,7 @@ def shared_samples(orders: SampleOrders, replicas: Replicas | None = None) -> It
     for together in orders.together():
         if together.trains:
             yield from _sharded(together)
-            if replicas is not None and _may_be_averaged(together, replicas):
+            if replicas is not None and may_be_averaged(together, replicas):
                 for known in replicas.sets:
                     yield from _by_hand(together.among(known.ranks))
 

@@ -1,13 +1,16 @@
 """
-DD306 unsharded-iterable: an IterableDataset yields the same stream on every rank.
+DD306 unsharded-iterable: an IterableDataset yields the same stream on every rank, or in workers of several ranks.
 
 What it means    No sampler shards iterable data: unless the dataset itself checks the rank, every rank gets all of it, in the
-                 same order.
-Why it hurts     The ranks' gradients are copies of one another: W ranks train like one.
+                 same order. One that is seeded with the sum of the rank's and the worker's number yields one stream in worker 1
+                 of rank 0 and worker 0 of rank 1.
+Why it hurts     The ranks' gradients are copies of one another: W ranks train like one. Where single workers agree, their
+                 samples come twice.
 How we know      The first samples of the batches are compared by content, batch by batch: at least 8 different ones in a row
                  are equal on ranks that average their gradients. Random augmentation hides it: nothing is reported then.
+                 torch asks the workers in turns, so each worker's batches are compared with those of every other: likely.
 What to do       Take every world_size-th sample, starting at the rank; with workers, starting at rank * num_workers + worker
-                 id.
+                 id. Seed with that number as well.
 When it is fine  Tensor-, pipeline- and context-parallel ranks must read the same data: not reported. Nor is a stream of whole
                  batches of which each rank takes its share; where only the ranks' losses differ, with no dropout, or only the
                  source cuts something by the rank: a note, possible.
@@ -16,18 +19,21 @@ Source           torch.utils.data.IterableDataset, "Multi-process data loading" 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.iterable_data import SameStream, copies_in_workers, same_streams
+from distdoctor.diagnosis.data.same_workers import SameWorkers, Worker, same_workers
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, NOTE, POSSIBLE, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.used_factor import losses_differ
 from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
+from distdoctor.diagnosis.source.given_values import Line
+from distdoctor.diagnosis.source.stream_seeds import stream_seed
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -47,6 +53,11 @@ def examine(
             shares = apart is not False and takes_share_of_batches(sources.texts, loop)
             if not (shares and apart):
                 yield _doubted(_finding(same), shares) if shares or apart else _finding(same)
+    for found in same_workers(orders, replicas):
+        one = found.passes.one
+        if str(one.made_line) not in told and not takes_share_of_batches(sources.texts, one.loop_line):
+            told.add(str(one.made_line))
+            yield _of_workers(found, stream_seed(sources.texts, one.data.name))
 
 
 def _doubted(finding: Finding, shares: bool) -> Finding:
@@ -85,6 +96,45 @@ def _finding(same: SameStream) -> Finding:
         prescriptions=(Prescription("shard-the-stream", effect=f"each rank reads 1/{len(ranks)} of the stream"),),
         at_ns=one.started_ns,
     )
+
+
+def _of_workers(found: SameWorkers, seed: list[Line]) -> Finding:
+    """`seed`: what the streams are seeded with, where the source shows it."""
+    one, ranks, stream = found.passes.one, found.ranks, found.streams[0]
+    more = len(found.streams) - 1
+    others = f", and so do those of {more} more stream{'s' if more > 1 else ''}" if more else ""
+    return Finding(
+        title=f"{_named(stream)} yield the same stream of {one.data.name}{others}",
+        ranks=ranks,
+        place=seed[-1][0] if seed else one.made_line or one.loop_line,
+        places=(
+            *(Place(line, ranks, f"the stream is seeded with `{text}`") for line, text in seed[-1:]),
+            Place(one.made_line, ranks, f"the loader is created, {one.workers} workers, dataset {one.data.name}"),
+            Place(one.loop_line, ranks, "iterates it for training"),
+        ),
+        evidence={
+            "batches_compared": found.batches,
+            "streams": [
+                [{"rank": rank, "worker": worker} for rank, worker in workers] for workers in found.streams[:8]
+            ],
+            "dataset": one.data.name,
+            "workers": one.workers,
+            "replicas": found.replicas.words,
+        },
+        why=f"the first samples of {found.batches:,} different batches of these workers are equal, one after the other; "
+        f"{found.replicas.words}",
+        prescriptions=(Prescription("seed-by-rank-and-worker" if seed else "shard-the-stream"),),
+        confidence=LIKELY,
+        at_ns=one.started_ns,
+    )
+
+
+def _named(workers: Sequence[Worker]) -> str:
+    """`worker 1 of rank 0 and worker 0 of rank 1`."""
+    shown = [f"worker {worker} of rank {rank}" for rank, worker in workers[:3]]
+    if len(workers) > len(shown):
+        shown.append(f"{len(workers) - len(shown)} more")
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def sick() -> Recording:

@@ -1,0 +1,53 @@
+"""Where the user's source seeds a stream with the number of the rank or of the worker. Pure `ast`.
+
+rng = random.Random(42 + worker + self.rank)      # rank 0's worker 1 and rank 1's worker 0 get one seed
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+
+from distdoctor.diagnosis.source.deciding import program_of
+from distdoctor.diagnosis.source.given_values import Line, lines_of_way, way_back
+from distdoctor.diagnosis.source.rank_words import names_some_rank
+from distdoctor.diagnosis.source.source_file import last_word
+from distdoctor.diagnosis.source.user_program import UserProgram
+
+_SEEDING = frozenset({"Random", "RandomState", "default_rng", "SeedSequence", "seed", "manual_seed", "seed_everything"})
+
+
+def stream_seed(sources: Mapping[str, str], dataset: str) -> list[Line]:
+    """(line, what stands there) of the seed that is made of a rank's or worker's number, and of what that is made of: the only
+    one in the class `dataset`, else the only one of all that is made of both. [] where there is none, or there are several."""
+    program = program_of(sources)
+    calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) in _SEEDING]
+    own = [call for call in calls if dataset in _classes_of(program, call)]
+    found = [way for call in own if (way := _way_to(program, call, lambda words: _rank(words) or _worker(words)))]
+    found = found or [
+        way for call in calls if (way := _way_to(program, call, lambda words: _rank(words) and _worker(words)))
+    ]
+    return lines_of_way(program, found[0]) if len(found) == 1 else []
+
+
+def _classes_of(program: UserProgram, call: ast.Call) -> tuple[str, str]:
+    scope = program.scope_of(call)
+    return scope.class_name, scope.of_class
+
+
+def _way_to(program: UserProgram, call: ast.Call, named: Callable[[set[str]], bool]) -> list[ast.expr]:
+    """The seed back to where the numbers are named in it; [] where they are not."""
+    for value in (*call.args, *(word.value for word in call.keywords)):
+        way = way_back(program, value)
+        for steps, one in enumerate(way, 1):
+            if named({last_word(node) for node in ast.walk(one)}):
+                return way[:steps]
+    return []
+
+
+def _rank(words: set[str]) -> bool:
+    return any(map(names_some_rank, words - {""}))
+
+
+def _worker(words: set[str]) -> bool:
+    return any("worker" in word.lower() for word in words)
