@@ -8,11 +8,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from distdoctor.diagnosis.source.deciding import program_of
 from distdoctor.diagnosis.source.given_values import Line, lines_of_way, way_back
 from distdoctor.diagnosis.source.rank_words import names_some_rank
 from distdoctor.diagnosis.source.source_file import last_word
-from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 
 _SEEDING = frozenset({"Random", "RandomState", "default_rng", "SeedSequence", "seed", "manual_seed", "seed_everything"})
 
