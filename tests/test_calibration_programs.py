@@ -32,6 +32,7 @@ def test_there_are_programs_of_all_families() -> None:
         "more_mixed",
         "more_silent",
         "newer_mixed",
+        "newest_mixed",
         "silent",
     ]
 
