@@ -138,12 +138,15 @@ class DeviceProgress:
         found: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {}
         for name, states in self.groups.items():
             own = {rank: state.own_members for rank, state in states.items() if state.own_members}
-            apart = any(own.get(other, mine) != mine for mine in own.values() for other in mine)
-            if apart and any(state.pending for state in states.values()):
-                lots = {
-                    members: tuple(sorted(r for r, mine in own.items() if mine == members)) for members in own.values()
-                }
-                found[name] = dict(sorted(lots.items(), key=lambda one: (-len(one[1]), one[1])))
+            said = {id(members): members for members in own.values()}  # ranks that say the same share one tuple, mostly
+            lots: dict[tuple[int, ...], list[int]] = {members: [] for members in said.values()}
+            if len(lots) < 2 or not any(state.pending for state in states.values()):
+                continue
+            for rank, mine in sorted(own.items()):
+                lots[mine].append(rank)
+            if any(own.get(other, members) != members for members in lots for other in members):
+                most_first = sorted(lots.items(), key=lambda one: (-len(one[1]), one[0]))
+                found[name] = {members: tuple(ranks) for members, ranks in most_first}
         return found
 
     @cached_property

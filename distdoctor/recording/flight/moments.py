@@ -6,6 +6,7 @@ issued it: a dump that does not know of such a call is older than the one in whi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,13 +39,14 @@ def outrun_dumps(states: Mapping[int, BackendState]) -> dict[int, Outrun]:
     """Rank -> what shows that its dump is older than another one; the first group that does."""
     found: dict[int, Outrun] = {}
     for members in _by_group(states).values():
-        attended = _attended(members)
+        attended, done = sorted(_attended(members)), dict[int, tuple[int, ...]]()
         for rank, state in members.items():
-            beyond = [number for number in attended if number > state.enqueued]
-            if rank not in found and state.is_counted and beyond:
-                number = min(beyond)
-                by = tuple(sorted(other for other, one in members.items() if one.completed >= number))
-                found[rank] = Outrun(rank, state, state.enqueued, number, by)
+            at = bisect_right(attended, state.enqueued)
+            if rank not in found and state.is_counted and at < len(attended):
+                number = attended[at]
+                if number not in done:
+                    done[number] = tuple(sorted(r for r, one in members.items() if one.completed >= number))
+                found[rank] = Outrun(rank, state, state.enqueued, number, done[number])
     return found
 
 
