@@ -27,7 +27,7 @@ from distdoctor.diagnosis.source.replicated import is_replicated
 from distdoctor.diagnosis.source.settled import is_settled
 from distdoctor.diagnosis.source.source_file import lineno
 from distdoctor.diagnosis.source.tests_between import tests_between, tests_on_the_way
-from distdoctor.diagnosis.source.user_program import UserProgram, program_of
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of, stores_variable
 from distdoctor.diagnosis.source.ways import Way, way_to
 from distdoctor.recording.recording import SourceLine
 
@@ -189,6 +189,10 @@ def _with_answer(program: UserProgram, way: tuple[Hop, ...], test: ast.AST) -> t
     if isinstance(test, ast.ExceptHandler):
         raising = raising_tests(program, getattr(program.parents[test], "body", ()))
         return (*way, *(step_of(program, one) for one in list(raising)[:1]))
+    if isinstance(test, ast.Name):
+        stores = program.stores(test.id, program.scope_of(test))
+        made = [value for statement, value in stores if stores_variable(statement, test.id)]
+        return (*(way or (step_of(program, test),)), step_of(program, made[0])) if len(made) == 1 else way
     if program.decorates(test):
         return (*way, *(step_of(program, one) for one in tests_of_decorator(program, test)[:1]))
     returned = [one for node in ast.walk(test) for target in program.targets(node) for one in program.returned(target)]

@@ -95,7 +95,8 @@ TIMEOUT = """\
 OWN_NAMES = """\
     class Trainer:
         def flush(self):
-            for name in sorted(self.pending):
+            names = sorted(self.pending)
+            for name in names:
                 dist.all_gather(parts, self.pending[name])
         def fit(self, steps=80, every=2):
             for step in range(steps):
@@ -148,9 +149,10 @@ def test_a_question_with_one_answer_everywhere_is_no_candidate() -> None:
 
 def test_a_loop_over_what_each_rank_has_is_rather_meant_than_a_question_about_counters() -> None:
     """`every` is what its default says on every rank: all come to the loop in the same steps."""
-    found = decided(OWN_NAMES, at(4, "flush"), at(11, "train"))
+    found = decided(OWN_NAMES, at(5, "flush"), at(12, "train"))
 
-    assert (found.site.line, found.test) == (3, "for ... in sorted(self.pending)")
+    assert (found.site.line, found.test) == (4, "for ... in names")
+    assert found.way == ((at(3, "flush"), "sorted(self.pending)"),)
 
 
 def test_a_dtype_that_follows_from_the_data_is_named_where_the_tensor_is_made() -> None:
