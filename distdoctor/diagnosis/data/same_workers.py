@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ import numpy as np
 
 from distdoctor.diagnosis.data.iterable_data import LEAST_BATCHES
 from distdoctor.diagnosis.data.samples import Indices, LoaderPass, SampleOrders, Together
-from distdoctor.diagnosis.data.sharing import may_be_averaged
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.recording.trace.layout import PassFlag
 
@@ -38,7 +38,7 @@ def same_workers(orders: SampleOrders, replicas: Replicas) -> Iterator[SameWorke
         for known in replicas.sets:
             passes = together.among(known.ranks)
             in_turns = all(map(_asks_in_turns, passes.passes.values()))
-            if not together.trains or not in_turns or not may_be_averaged(passes, replicas):
+            if not together.trains or not in_turns or not _were_averaged(passes, orders, replicas):
                 continue
             workers = _by_worker(passes)
             wholes = _wholes(workers)
@@ -46,6 +46,17 @@ def same_workers(orders: SampleOrders, replicas: Replicas) -> Iterator[SameWorke
             if streams:
                 streams.sort(key=lambda stream: (-len(stream), stream))
                 yield SameWorkers(passes, known, tuple(streams), min(_compared(workers, one) for one in streams))
+
+
+def _were_averaged(passes: Together, orders: SampleOrders, replicas: Replicas) -> bool:
+    """Whether ranks exchanged anything while they went through these passes. One that was left by a `break` has no end on record:
+    it was over when its rank began another pass, if not before."""
+    for rank, one in passes.passes.items():
+        later = [other.started_ns for other in orders.by_rank[rank] if other.started_ns > one.started_ns]
+        until = one.ended_ns or min(later, default=sys.maxsize)
+        if replicas.have_talked(rank, one.started_ns, until):
+            return True
+    return False
 
 
 def _asks_in_turns(one: LoaderPass) -> bool:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 from sick import PLUGINS
 
+from distdoctor.diagnosis.data.same_workers import same_workers
+from distdoctor.diagnosis.data.samples import SampleOrders
+from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.finding import LIKELY, Finding
 from distdoctor.recording.trace.layout import PassFlag
 from distdoctor.testing.samples import sampled_job
@@ -86,3 +91,23 @@ def test_ranks_of_which_another_one_reads_all_the_same_are_told_as_that_alone() 
     (finding,) = told({0: (1, 2), 1: (1, 2)})
 
     assert finding.title == "ranks 0-1 read the same stream: Digits yields the same samples on each"
+
+
+def test_a_pass_that_was_left_is_over_when_the_next_one_begins() -> None:
+    """Ranks that train models of their own leave an endless stream, and what they exchange later is not of its batches."""
+    orders = {0: handed(stream(42), stream(43)), 1: handed(stream(43), stream(44))}
+    job = sampled_job(ranks=2, length=-1)
+    job.train(orders=orders, sampler="", workers=2, flags=STREAM)
+    job.evaluate(orders={0: [1, 2], 1: [3, 4]}, sampler="")
+    known = SampleOrders.of(job.recording())
+    left = SampleOrders(
+        {rank: (replace(passes[0], ended_ns=0), *passes[1:]) for rank, passes in known.by_rank.items()}, 2
+    )
+    begun = {rank: passes[1].started_ns for rank, passes in left.by_rank.items()}
+    sets = (ReplicaSet((0, 1), "DistributedDataParallel", True),)
+
+    def found(after_ns: int) -> int:
+        calls = {rank: np.array([begun[rank] + after_ns]) for rank in (0, 1)}
+        return len(list(same_workers(left, Replicas(sets, calls))))
+
+    assert (found(-1), found(1)) == (1, 0)
