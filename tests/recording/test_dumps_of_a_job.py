@@ -322,6 +322,48 @@ def test_a_dump_left_over_from_before_is_left_aside_and_the_others_are_judged() 
     assert "rank 1 of 4 left no dump" in diagnosis.left_open
 
 
+def test_dumps_of_an_earlier_start_with_more_ranks_are_left_aside() -> None:
+    """An elastic job starts again with fewer ranks, and writes over the files of those only."""
+    before, now = Job(Shape(2, 4, 1, steps=6), [Fault(HOST_STOPS, 5, 60)]), Job(Shape(2, 2, 1, steps=6))
+    dumps = {rank: before.dump(rank, active_only=False) for rank in range(8)}
+    for dump in dumps.values():
+        for entry in dump["entries"]:
+            for name in ("time_created_ns", "time_discovered_completed_ns"):
+                entry[name] = entry[name] and entry[name] - 3_600_000_000_000
+    dumps |= {rank: now.dump(rank, active_only=False) for rank in range(4)}
+    written = 1_758_001_000_000_000_000
+    recording = recording_of(dump_of(dump, rank, f"dump {rank}", written) for rank, dump in dumps.items())
+
+    assert sorted(recording.ranks) == [0, 1, 2, 3]
+    assert recording.world_size == 4
+    assert "it counts 8 ranks, and later ones 4" in recording.troubles[0].what
+    assert diagnosed(recording).findings == ()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_batch_of_which_both_ends_are_there_is_no_ring(count: int) -> None:
+    """Each sends to the other and receives from it in one batch: nobody has to come first, it is the link that stands."""
+    dumps = {}
+    for rank in range(2 * count):
+        pair, place = rank // 2, rank % 2
+        names = [f"send {place}->{1 - place}", f"recv {place}<-{1 - place}", "coalesced"]
+        entries = [
+            {
+                "record_id": at, "pg_id": 0, "process_group": (f"{pair}", "PIPELINE"), "profiling_name": f"nccl:{name}",
+                "collective_seq_id": 0, "p2p_seq_id": 1, "op_id": at, "is_p2p": True, "time_created_ns": 1_758_000_000,
+                "input_sizes": [[16]], "input_dtypes": ["Float"], "output_sizes": [[16]], "output_dtypes": ["Float"],
+                "retired": False, "state": "scheduled", "time_discovered_completed_ns": None,
+            }
+            for at, name in enumerate(names)
+        ]  # fmt: skip
+        config = {f"{pair}": {"name": f"{pair}", "desc": "PIPELINE", "ranks": f"[{2 * pair}, {2 * pair + 1}]"}}
+        dumps[rank] = {"version": "2.10", "entries": entries, "pg_config": config, "pg_status": {}}
+    recording = recording_of(dump_of(dump, rank, f"dump {rank}", 1) for rank, dump in dumps.items())
+    (finding,) = diagnosed(recording).findings
+
+    assert (finding.code, finding.ranks) == ("DD122", tuple(range(2 * count)))
+
+
 @pytest.mark.skipif(not REAL.is_dir(), reason="DISTDOCTOR_EVIDENCE names no folder of real NCCL dumps")
 @pytest.mark.parametrize(
     ("name", "code", "culprits"), [("gpu_error_1st", "DD122", {12, 14}), ("lock_gil_2nd", "DD116", {10, 15})]

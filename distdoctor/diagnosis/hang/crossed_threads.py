@@ -29,6 +29,8 @@ def crossed_calls(facts: Collectives, incident: Incident) -> tuple[Call, Call] |
         group, number = incident.waiting[0].group, incident.waiting[0].call.number
     else:
         return None
+    if group.backend == "nccl":  # a call comes back at once, and what is noted of it is its device's end
+        return None
     found = (crossing for track in group.tracks.values() if (crossing := _crossing(track, number)) is not None)
     return max(found, key=lambda calls: calls[0].number, default=None)
 

@@ -260,8 +260,14 @@ class DeviceProgress:
             graph.add_edge(("rank", call.rank), ("unseen", other))
         else:
             theirs = self._counterpart(call, other)
-            if theirs is None or self.fronts[other].pending is not theirs:
+            if theirs is None or not self._is_at(other, call.group.name, theirs):
                 graph.add_edge(("rank", call.rank), ("rank", other), call=call)
+
+    def _is_at(self, rank: int, group: str, pending: Pending) -> bool:
+        """Whether the device of a rank is at this send or receive, or at another one of its batch: they all go on together."""
+        front = self.fronts[rank]
+        together = pending.batch != (0, 0) and front.pending.peer >= 0 and front.pending.batch == pending.batch
+        return front.pending is pending or (together and front.group.name == group)
 
     def _counterpart(self, call: StuckCall, other: int) -> Pending | None:
         """The other end of a send or receive, None when it has not been posted (or is complete)."""

@@ -35,8 +35,12 @@ def devices_that_stopped(progress: DeviceProgress, verdict: Verdict | None) -> I
     if progress.stopped:
         yield _stopped(list(progress.stopped.values()), progress, verdict)
     elif not progress.absences and not progress.rings and not progress.unseen:
+        alike: dict[tuple[str, str], list[Jam]] = {}
         for jam in progress.jams:
-            yield _jammed(jam, progress, verdict)
+            key = (jam.call.pending.words, "" if jam.odd else jam.call.group.description)
+            alike.setdefault(key if key[1] else (jam.call.group.name, str(jam.ranks)), []).append(jam)
+        for first, *others in alike.values():
+            yield _jammed(first, others, progress, verdict)
 
 
 def groups_taken_differently(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
@@ -152,18 +156,21 @@ def _stopped(found: Sequence[StoppedDevice], progress: DeviceProgress, verdict: 
     )
 
 
-def _jammed(jam: Jam, progress: DeviceProgress, verdict: Verdict | None) -> Finding:
+def _jammed(jam: Jam, others: Sequence[Jam], progress: DeviceProgress, verdict: Verdict | None) -> Finding:
+    """`others`: the same call of groups of the same kind, as of all pipelines that lead through one link."""
     whom = f"rank {jam.odd[0]}: {jam.how}" if jam.odd else "the dumps do not show which device is stuck"
+    ranks = tuple(sorted({rank for one in (jam, *others) for rank in one.ranks}))
+    more = f" (and so in {len(others)} more group{'s' if len(others) > 1 else ''} of its kind)" if others else ""
     return Finding(
         title=f"is stuck at {jam.call.words}: {jam.how}"
         if jam.odd
-        else f"have all entered {jam.call.words}, but it does not complete",
-        ranks=jam.odd or jam.ranks,
+        else f"have all entered {jam.call.words}{more}, and it was not complete when the dumps were written",
+        ranks=jam.odd or ranks,
         confidence=POSSIBLE,
         place=_place(verdict, jam.call),
-        places=_places(verdict, [jam.call], jam.ranks),
-        evidence={"operation": jam.call.words, "members": list(jam.ranks)},
-        why=_why(progress, f"{named(jam.ranks)} have all enqueued it and none has completed it; {whom}"),
+        places=_places(verdict, [jam.call], ranks),
+        evidence={"operation": jam.call.words, "members": list(ranks), "groups": 1 + len(others)},
+        why=_why(progress, f"{named(ranks)} have all enqueued it and none has completed it; {whom}"),
         prescriptions=(Prescription("gather-backend-evidence"),),
     )
 

@@ -35,6 +35,10 @@ class Pending:
     order: int = 0
     created_ns: int = 0
     is_rooted: bool = False
+    batch: tuple[int, int] = (
+        0,
+        0,
+    )  # equal for the sends and receives of one batch, which wait for nothing but their other ends
 
     def __str__(self) -> str:
         return f"{self.operation} #{self.number} ({self.state})"
@@ -182,6 +186,7 @@ def _pending(entry: Mapping[str, Any]) -> Pending:
         order=whole(entry.get("record_id")),
         created_ns=whole(entry.get("time_created_ns")),
         is_rooted=op in ROOTED,
+        batch=(whole(entry.get("p2p_seq_id")), whole(entry.get("collective_seq_id"))) if match else (0, 0),
     )
 
 

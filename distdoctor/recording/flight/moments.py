@@ -50,12 +50,22 @@ def outrun_dumps(states: Mapping[int, BackendState]) -> dict[int, Outrun]:
     return found
 
 
-def leftover_dumps(states: Mapping[int, BackendState]) -> dict[int, Outrun]:
-    """Of the dumps that are older than others, those that are much older than all that are not: of an earlier stall."""
-    outrun = outrun_dumps(states)
+def leftover_dumps(states: Mapping[int, BackendState]) -> dict[int, str]:
+    """Rank -> why, in words, of the dumps of an earlier stall or start: they are much older than all others, and either outrun by
+    them or of a job of another size."""
+    outrun = {rank: one.words for rank, one in outrun_dumps(states).items()}
+    worlds = {rank: max(map(len, own), default=0) for rank, own in _own_groups(states).items()}
+    newest = max(states, key=lambda rank: (states[rank].last_ns, rank), default=-1)
+    for rank, world in worlds.items():
+        if world and worlds.get(newest) and world != worlds[newest]:
+            outrun.setdefault(rank, f"it counts {world} ranks, and later ones {worlds[newest]}")
     others = [state.last_ns for rank, state in states.items() if rank not in outrun and state.last_ns]
     since = min(others, default=0) - LEFTOVER_NS
-    return {rank: one for rank, one in outrun.items() if 0 < states[rank].last_ns < since}
+    return {rank: words for rank, words in outrun.items() if 0 < states[rank].last_ns < since}
+
+
+def _own_groups(states: Mapping[int, BackendState]) -> dict[int, list[tuple[int, ...]]]:
+    return {rank: [group.own_members for group in state.groups] for rank, state in states.items()}
 
 
 def spread_group(states: Mapping[int, BackendState]) -> dict[int, GroupState]:

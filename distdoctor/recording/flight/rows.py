@@ -54,9 +54,9 @@ def recording_of_parts(parts: Iterable[DumpPart], troubles: list[Trouble] | None
     for columns in (columns for part in parts for columns in table.joined(part)):
         known = by_rank.get(columns.rank)
         by_rank[columns.rank] = columns if known is None else _better(columns, known, troubles)
-    for rank, one in leftover_dumps({rank: table.state(columns) for rank, columns in by_rank.items()}).items():
+    for rank, why in leftover_dumps({rank: table.state(columns) for rank, columns in by_rank.items()}).items():
         left = by_rank.pop(rank)
-        troubles.append(Trouble(f"{left.source} is left over from before, and was left aside: {one.words}", rank))
+        troubles.append(Trouble(f"{left.source} is left over from before, and was left aside: {why}", rank))
     read = [by_rank[rank] for rank in sorted(by_rank)]
     table.members, table.starts = _members(read, table.kinds), _common_starts(read, table.kinds)
     rows = [table.rows(columns) for columns in read]
@@ -426,20 +426,26 @@ def _complete_batches(dump: FlightDump, pairwise: Array, is_frame: Array, return
     """Fill in when the sends and receives of a batch came back: torch keeps one event for all of them, that of the entry
     `coalesced`; theirs stay `scheduled` for ever (ProcessGroupNCCL.cpp, pointToPoint).
 
-    A recorder that only writes what is active leaves the batch's own entry out once it is complete: then the counter tells.
+    A recorder that only writes what is active leaves the batch's own entry out once it is complete: where other batches of the
+    group have theirs, this one is; where none has, the counter tells.
     """
     entries = dump.entries
     open_at = np.flatnonzero(pairwise & ~is_frame & (returned == 0)).tolist()
     if not open_at:
         return
     frames = {_batch(entries[at]): int(returned[at]) for at in np.flatnonzero(is_frame).tolist()}
+    in_batches = {batch.group for batch in frames}
     sizes = Counter(_batch(entries[at]) for at in open_at)
     for at in open_at:
         batch = _batch(entries[at])
         if batch in frames:
             returned[at] = frames[batch]
-        elif sizes[batch] > 1 and (batch.sends or batch.calls) <= dump.status.get(str(batch.group), (0, 0, 0))[2]:
+        elif batch.group in in_batches or (sizes[batch] > 1 and _is_counted_done(batch, dump)):
             returned[at] = whole(entries[at].get("time_created_ns")) + 1
+
+
+def _is_counted_done(batch: _Batch, dump: FlightDump) -> bool:
+    return (batch.sends or batch.calls) <= dump.status.get(str(batch.group), (0, 0, 0))[2]
 
 
 class _Batch(NamedTuple):
