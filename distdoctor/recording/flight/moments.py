@@ -7,7 +7,7 @@ issued it: a dump that does not know of such a call is older than the one in whi
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from distdoctor.recording.flight.backend_state import BackendState, GroupState
@@ -53,15 +53,27 @@ def outrun_dumps(states: Mapping[int, BackendState]) -> dict[int, Outrun]:
 def leftover_dumps(states: Mapping[int, BackendState]) -> dict[int, str]:
     """Rank -> why, in words, of the dumps of an earlier stall or start: they are much older than all others, and either outrun by
     them or of a job of another size."""
-    outrun = {rank: one.words for rank, one in outrun_dumps(states).items()}
+    found = _of_another_size(states)
+    rest = {rank: state for rank, state in states.items() if rank not in found}
+    outrun = {rank: one.words for rank, one in outrun_dumps(rest).items()}
+    return found | _much_older(states, outrun, [rank for rank in rest if rank not in outrun])
+
+
+def _of_another_size(states: Mapping[int, BackendState]) -> dict[int, str]:
+    """Those whose largest group has another size than that of the latest dump, and their words for it."""
     worlds = {rank: max(map(len, own), default=0) for rank, own in _own_groups(states).items()}
-    newest = max(states, key=lambda rank: (states[rank].last_ns, rank), default=-1)
-    for rank, world in worlds.items():
-        if world and worlds.get(newest) and world != worlds[newest]:
-            outrun.setdefault(rank, f"it counts {world} ranks, and later ones {worlds[newest]}")
-    others = [state.last_ns for rank, state in states.items() if rank not in outrun and state.last_ns]
-    since = min(others, default=0) - LEFTOVER_NS
-    return {rank: words for rank, words in outrun.items() if 0 < states[rank].last_ns < since}
+    newest = worlds[max(states, key=lambda rank: (states[rank].last_ns, rank))] if states else 0
+    others = {
+        rank: f"it counts {world} ranks, and later ones {newest}"
+        for rank, world in worlds.items()
+        if world and newest and world != newest
+    }
+    return _much_older(states, others, [rank for rank, world in worlds.items() if world == newest])
+
+
+def _much_older(states: Mapping[int, BackendState], suspects: Mapping[int, str], than: Iterable[int]) -> dict[int, str]:
+    since = min((states[rank].last_ns for rank in than if states[rank].last_ns), default=0) - LEFTOVER_NS
+    return {rank: words for rank, words in suspects.items() if 0 < states[rank].last_ns < since}
 
 
 def _own_groups(states: Mapping[int, BackendState]) -> dict[int, list[tuple[int, ...]]]:
