@@ -87,7 +87,7 @@ def _absent(absence: Absence, progress: DeviceProgress, verdict: Verdict | None)
     who, call = f"rank {absence.rank}", absence.call
     issued = f"has issued up to #{absence.last} of that group" if absence.last >= 0 else "has not posted its part"
     return Finding(
-        title=f"did not reach {call.words}, and its device has nothing left to do: its host stopped",
+        title=f"did not reach {call.words}, and its device has nothing left to do: the others wait for its host",
         ranks=(absence.rank,),
         confidence=_confidence(progress),
         place=_last_place(verdict, absence.rank),
