@@ -202,7 +202,9 @@ class DeviceProgress:
     def graph(self) -> nx.DiGraph[Node]:
         """Ranks, the calls that their devices are at, and whom these calls wait for."""
         graph: nx.DiGraph[Node] = nx.DiGraph()
-        for rank, front in ({} if self.moved_on else self.fronts).items():
+        if self.moved_on:
+            return graph
+        for rank, front in self.fronts.items():
             graph.add_node(("rank", rank))
             if rank not in self.stopped:  # else its own device stands, whatever it waits for besides
                 self._add(graph, front)

@@ -27,6 +27,8 @@ from distdoctor.diagnosis.hang.incidents.swapped import judge_swap
 from distdoctor.diagnosis.hang.kinds import KINDS, IncidentKind
 from distdoctor.diagnosis.hang.silence import silence
 
+_OF_WHAT_WAS_CALLED = (IncidentKind.DIVERGED, IncidentKind.SWAPPED)
+
 
 def find_incidents(known: HangFacts) -> Iterator[Incident]:
     """The cause of what stopped the job, and what nobody was stopped by."""
@@ -64,7 +66,7 @@ def find_incidents(known: HangFacts) -> Iterator[Incident]:
 def _as_dumps_tell(known: HangFacts, incident: Incident) -> Incident:
     """The incident, no surer than dumps can be of who waits for whom: each rank writes its own at a moment of its own, its host
     may go on behind its device, and one that follows on the last call shows calls under way. What was called is as it was."""
-    if known.progress is None or incident.kind is IncidentKind.DIVERGED or incident.confidence is POSSIBLE:
+    if known.progress is None or incident.kind in _OF_WHAT_WAS_CALLED or incident.confidence is POSSIBLE:
         return incident
     return replace(incident, confidence=LIKELY if known.progress.stood_long else POSSIBLE)
 

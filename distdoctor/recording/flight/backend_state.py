@@ -25,7 +25,8 @@ class Pending:
     """An operation that the backend has accepted and not completed. `state` is torch's word: `scheduled`, `started`.
 
     `peer` is the other end of a send or receive, counted within the group (-1: a collective); `order` is the place in the
-    order of issue. A rooted operation may be complete on one member long before the others have it.
+    order of issue. A rooted operation may be complete on one member long before the others have it. `batch` is equal for the
+    sends and receives of one batch, which wait for nothing but their other ends.
     """
 
     operation: str
@@ -35,10 +36,7 @@ class Pending:
     order: int = 0
     created_ns: int = 0
     is_rooted: bool = False
-    batch: tuple[int, int] = (
-        0,
-        0,
-    )  # equal for the sends and receives of one batch, which wait for nothing but their other ends
+    batch: tuple[int, int] = (0, 0)
 
     def __str__(self) -> str:
         return f"{self.operation} #{self.number} ({self.state})"

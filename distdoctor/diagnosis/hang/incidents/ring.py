@@ -102,10 +102,10 @@ def _gone_on_alone(incident: Incident) -> Incident | None:
     """The incident, when one rank of a ring left out what another waits for in it, or took the wrong group."""
     if any(wait.group is None or is_pairwise(wait.call) for wait in incident.cycle):
         return None
-    at = _missing_from_one(incident.cycle) or _alone_in_one(incident.cycle)
-    if at is None:
+    found = _missing_from_one(incident.cycle) or _alone_in_one(incident.cycle)
+    if found is None:
         return None
-    wait, before = at
+    wait, before = found
     return replace(
         incident,
         kind=IncidentKind.STRAYED,
