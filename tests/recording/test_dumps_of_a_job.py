@@ -340,6 +340,33 @@ def test_dumps_of_an_earlier_start_with_more_ranks_are_left_aside() -> None:
     assert diagnosed(recording).findings == ()
 
 
+def test_swapped_calls_are_as_sure_however_soon_the_dumps_were_written() -> None:
+    """What was called is as it was; only who waits for whom depends on the moment."""
+    began = 1_758_000_000_000_000_000
+    dumps = {}
+    for rank in range(3):
+        lines = [10, 20] * 20
+        if rank == 1:
+            lines[20:22] = [20, 10]
+        entries = [
+            {
+                "record_id": at, "pg_id": 0, "process_group": ("0", "default_pg"), "profiling_name": "nccl:all_reduce",
+                "collective_seq_id": at + 1, "p2p_seq_id": 0, "op_id": at, "is_p2p": False, "time_created_ns": began + at,
+                "input_sizes": [[16]], "input_dtypes": ["Float"], "output_sizes": [[16]], "output_dtypes": ["Float"],
+                "retired": True, "state": "completed", "time_discovered_completed_ns": began + at + 1,
+                "frames": [{"name": "step", "filename": "/job/train.py", "line": line}],
+            }
+            for at, line in enumerate(lines)
+        ]  # fmt: skip
+        config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
+        dumps[rank] = {"version": "2.10", "entries": entries, "pg_config": config, "pg_status": {}}
+    for later in (1, 3_600_000_000_000):
+        parts = (dump_of(dump, rank, f"dump {rank}", began + 100 + later) for rank, dump in dumps.items())
+        (finding,) = diagnosed(recording_of(parts)).findings
+
+        assert (finding.code, finding.ranks, finding.confidence) == ("DD107", (1,), LIKELY)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_batch_of_which_both_ends_are_there_is_no_ring(count: int) -> None:
     """Each sends to the other and receives from it in one batch: nobody has to come first, it is the link that stands."""
