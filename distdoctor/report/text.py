@@ -131,7 +131,8 @@ def _places(places: tuple[Place, ...], base: str, width: int = 0) -> list[str]:
             for line in lines
             for part in textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [line]
         ]
-    return [*lines, f"  and {len(rows) - MOST_PLACES} more places"] if len(rows) > MOST_PLACES else lines
+    left = len(rows) - MOST_PLACES
+    return [*lines, f"  and {left} more {'place' if left == 1 else 'places'}"] if left > 0 else lines
 
 
 def _cure(cure: Prescription, diagnosis: Diagnosis, width: int = 0) -> list[str]:

@@ -22,6 +22,7 @@ from distdoctor.diagnosis.hang.point_to_point import Pairs
 from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.deciding_value import MEMBERS, SHAPE, TAG, deciding_value, most_telling_value
 from distdoctor.diagnosis.source.decision import Decision
+from distdoctor.diagnosis.source.message_order import order_question
 from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.events import Exiting, InitBegun
@@ -49,6 +50,8 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
     one, other = sides(incident)
     if one is None:
         return None
+    if incident.is_one_way:
+        return order_question(facts.recording.sources, one.site)
     by_message = _of_message(facts, pairs, incident)
     by_past = _by_past(facts, pairs, one, other) if _is_innermost(facts, one) else None
     return by_message or by_past or _by_lines(facts, incident, one, other)

@@ -16,7 +16,7 @@ from distdoctor.diagnosis.hang.wait_for import Wait
 from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, Guard
 from distdoctor.recording.recording import Call, SourceLine
-from distdoctor.recording.trace.layout import POINT_TO_POINT
+from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,16 @@ class Incident:
         return tuple(wait for wait in self.cycle if wait.call.op in POINT_TO_POINT and not wait.is_posted)
 
     @property
+    def is_one_way(self) -> bool:
+        """Whether everybody in a ring sends, or everybody receives."""
+        pairs = self.in_pairs
+        return bool(pairs) and len(pairs) == len(self.cycle) and len({wait.call.op is Op.SEND for wait in pairs}) == 1
+
+    @property
     def undecided(self) -> bool:
-        """Whether all sides are named because nothing tells which one is odd."""
-        return self.is_tie or self.pair is not None or bool(self.cycle)
+        """Whether all sides are named because nothing tells which one is odd: all do the same where a line waits for itself."""
+        is_one_line = self.is_one_way and len({wait.call.site for wait in self.cycle}) == 1
+        return self.is_tie or self.pair is not None or (bool(self.cycle) and not is_one_line)
 
     @property
     def likely(self) -> Confidence:

@@ -122,7 +122,7 @@ def _best(
     if best is None:
         return None
     found = best[2]
-    decision = Decision.of(_step(program, best[1]), _with_answer(program, found.way, best[1].value), found.also)
+    decision = Decision.of(_step(program, best[1]), with_answer(program, found.way, best[1].value), found.also)
     return replace(decision, call=_call_under(program, best[1], ways), exit=_exit_under(program, best[1]))
 
 
@@ -182,7 +182,7 @@ def _call_under(program: UserProgram, test: DecidingTest, ways: tuple[Way, Way])
     return SourceLine()
 
 
-def _with_answer(program: UserProgram, way: tuple[Hop, ...], test: ast.AST) -> tuple[Hop, ...]:
+def with_answer(program: UserProgram, way: tuple[Hop, ...], test: ast.AST) -> tuple[Hop, ...]:
     """The way, and what the function returns that the test asks, when nothing further was found."""
     if len(way) > 1:
         return way

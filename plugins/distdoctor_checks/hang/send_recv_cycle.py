@@ -42,7 +42,7 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
     if verdict is None:
         return
     for incident in verdict.of_kind(IncidentKind.RING, IncidentKind.ALL_SENT):
-        if incident.kind is IncidentKind.ALL_SENT or _is_one_way(incident):
+        if incident.kind is IncidentKind.ALL_SENT or incident.is_one_way:
             yield _finding(verdict, incident)
 
 
@@ -75,12 +75,6 @@ def _listed(edges: list[str]) -> str:
     return "; ".join(edges[:6]) + (f"; and {len(edges) - 6} more" if len(edges) > 6 else "")
 
 
-def _is_one_way(incident: Incident) -> bool:
-    """Whether everybody in a ring sends, or everybody receives."""
-    pairs = incident.in_pairs
-    return len(pairs) == len(incident.cycle) and len({wait.call.op is Op.SEND for wait in pairs}) == 1
-
-
 def _rings(incident: Incident, call: Call) -> str:
     """`a ring of 3 recvs`, `2 rings of 2 recvs`."""
     sizes = sorted({len(ring) for ring in incident.rings or (incident.waiting,)})
@@ -91,7 +85,7 @@ def _rings(incident: Incident, call: Call) -> str:
 def _finding(verdict: Verdict, incident: Incident) -> Finding:
     calls = [wait.call for wait in (incident.cycle or incident.waiting)]
     edges = [f"{named([call.rank])} waits in {pairwise(call)}" for call in calls]
-    first = "receives" if incident.cycle else "sends"
+    first = "sends" if calls[0].op is Op.SEND else "receives"
     why = _listed(edges)
     if incident.silence is not None:
         why += f"; no rank has moved for {seconds(incident.silence.seconds)}"
@@ -107,13 +101,22 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         prescriptions=(
             Prescription(
                 "batch-isend-irecv",
-                change=f"post the send and the receive at {at(calls[0].site)} together with batch_isend_irecv",
+                change=f"post the send and the receive at {at(calls[0].site)} together with batch_isend_irecv"
+                + _or_else(incident),
             ),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),
         undecided=incident.undecided,
     )
+
+
+def _or_else(incident: Incident) -> str:
+    """What may be mended instead, where a question settles who sends first."""
+    decision = incident.decision
+    if decision is None or not incident.is_one_way or not decision.decides_alone:
+        return ""
+    return f", or let `{decision.test}` ({at(decision.site)}) have the two ends of each pair answer differently"
 
 
 def sick() -> Recording:

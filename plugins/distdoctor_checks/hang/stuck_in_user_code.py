@@ -52,6 +52,7 @@ from distdoctor.diagnosis.source.call_edits import only_call
 from distdoctor.diagnosis.source.deciding import awaited_condition
 from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.polling import polled_at
+from distdoctor.diagnosis.source.unreleased import Unreleased, unreleased_at
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -183,6 +184,7 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             places=(
                 mine,
                 *(Place(site, (standing.rank,), words) for site, words in also),
+                *_kept_lock(standing, standstill),
                 *others,
                 *decision_places(_awaited(standing, standstill), {standing.site}),
             ),
@@ -272,9 +274,25 @@ def _awaited(standing: RankActivity, standstill: Stall) -> Decision | None:
         return None
 
 
+def _unreleased(standing: RankActivity, standstill: Stall) -> Unreleased | None:
+    """The lock that a rank waits for, where an exception keeps it taken."""
+    thread = standing.process.main if standing.process is not None else None
+    sites = [frame.site for frame in thread.frames if frame.is_users] if thread is not None else []
+    return unreleased_at(standstill.recording.sources, sites)
+
+
+def _kept_lock(standing: RankActivity, standstill: Stall) -> tuple[Place, ...]:
+    lock = _unreleased(standing, standstill)
+    if lock is None:
+        return ()
+    skipped = Place(lock.released, (), f"`{lock.text}` is not reached when something between raises")
+    return (Place(lock.taken, (), "takes the lock"), skipped)
+
+
 def _all_of_them(standstill: Stall) -> Finding:
     """No rank is in communication, and none moves: each is stuck by itself, or all of them pause."""
     first, *others = standings = standstill.in_own_code
+    keeps = dict.fromkeys(place for one in standings for place in _kept_lock(one, standstill))
     where = f"each {first.words}" if all(one.words == first.words for one in others) else "each in its own code"
     quiet = standstill.quiet_seconds
     return Finding(
@@ -283,7 +301,7 @@ def _all_of_them(standstill: Stall) -> Finding:
         confidence=POSSIBLE,
         severity=WARNING if quiet is None or quiet >= PAUSE_SECONDS else NOTE,
         place=first.site,
-        places=standstill.places(),
+        places=(*standstill.places(), *keeps),
         evidence=evidence_of(first.process) | _children(first),
         why="; ".join(
             (_why(first, standstill), "no rank is in a collective, so no timeout of a process group will end this")
@@ -376,6 +394,12 @@ def _why(standing: RankActivity, standstill: Stall) -> str:
 
 def _change(standing: RankActivity, standstill: Stall) -> str:
     line = standing.line.strip()
+    lock = _unreleased(standing, standstill)
+    if lock is not None:
+        return (
+            f"call `{lock.text}` ({lock.released.short}) in a finally, or use `with`: whoever raises after "
+            f"{lock.taken.short} keeps the lock for good"
+        )
     path = standing.site.path.rpartition("/")[2]
     where = f"{path}:{standing.site.line}"
     inner = standing.inner

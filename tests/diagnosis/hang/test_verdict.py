@@ -505,6 +505,35 @@ def test_pairs_that_all_receive_first_are_told_together() -> None:
     assert finding.title == "every rank receives first: 2 rings of 2 recvs"
 
 
+def test_ranks_that_all_send_first_are_told_so() -> None:
+    script = recording(ranks=2)
+    for rank in range(2):
+        script.send(rank, 1 - rank, [8], site="train.py:11 swap").recv(rank, 1 - rank, [8], site="train.py:12 swap")
+    (finding,) = findings(script.live(rendezvous=True))
+
+    assert (finding.code, finding.title) == ("DD114", "every rank sends first: a ring of 2 sends")
+
+
+def test_ranks_that_all_receive_in_one_line_are_told_the_question_that_gives_them_one_order() -> None:
+    swap = """\
+def swap(x, peer):
+    first = peer > -1
+    if first:
+        dist.recv(x, peer)
+        dist.send(x, peer)
+    else:
+        dist.send(x, peer)
+        dist.recv(x, peer)
+"""
+    script = recording(ranks=2).source("train.py", swap)
+    for rank in range(2):
+        script.recv(rank, 1 - rank, [8], site="train.py:4 swap")
+    (finding,) = findings(script.live())
+
+    assert (finding.code, finding.ranks, finding.undecided) == ("DD114", (0, 1), False)
+    assert [place.role for place in finding.places[2:]] == ["decides: `if first`", "which depends on `peer > -1`"]
+
+
 def test_of_two_ranks_the_one_that_left_is_named_where_the_other_makes_a_call_of_a_line_that_is_new() -> None:
     found = loop(2).exits(1).collective("all_reduce", [8], site="train.py:80 total").live()
 
