@@ -91,5 +91,15 @@ def method_around(sources: Mapping[str, str], site: SourceLine, name: str) -> So
     return SourceLine(site.path, calls[0][0].lineno, site.function) if len(calls) == 1 else SourceLine()
 
 
+def only_method_called(sources: Mapping[str, str], name: str) -> SourceLine:
+    """The one line of all sources that calls a method of this name; no line where there are several, or none."""
+    files = [file for path in sources if (file := source_file(sources, path)) is not None]
+    found = [(file, call) for file in files for call, _ in methods_called(file.tree, name)]
+    if len(found) != 1:
+        return SourceLine()
+    file, call = found[0]
+    return SourceLine(file.path, call.lineno, getattr(file.function_at(call.lineno), "name", "<module>"))
+
+
 def _holds(node: ast.expr | ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)

@@ -15,7 +15,7 @@ from distdoctor.recording.recording import SourceLine
 
 def rank_local_way(sources: Mapping[str, str], site: SourceLine) -> list[Line]:
     """(line, what stands there) from the statement of a line back towards what most likely differs between ranks, as far as that
-    is in the same function. [] where nothing in the source looks as if each rank answered for itself."""
+    is in the same file. [] where nothing in the source looks as if each rank answered for itself."""
     program = program_of(sources)
     file = next((one for one in program.files if one.path == site.path), None)
     statements = [node for node in file.nodes(ast.stmt) if _holds(node, site.line)] if file is not None else []
@@ -25,7 +25,7 @@ def rank_local_way(sources: Mapping[str, str], site: SourceLine) -> list[Line]:
     found = max((origin(program, one) for one in values), key=lambda one: one.weight, default=None)
     if found is None or found.weight < LEAST:
         return []
-    here = (hop for hop in found.way[1:] if (hop.path, hop.function) == (site.path, site.function))
+    here = (hop for hop in found.way[1:] if hop.path == site.path)
     return list({_line(hop): hop.text for hop in here if hop.line != site.line}.items())
 
 

@@ -56,12 +56,29 @@ def epoch_variable(sources: Mapping[str, str], site: SourceLine) -> str:
 
 
 def sampler_name(sources: Mapping[str, str], made: SourceLine) -> str:
-    """How the source calls the sampler of the loader made on this line, "" when it does not say."""
+    """How the source calls the sampler of the loader made on this line, or its batch sampler, "" when it does not say."""
     for node in calls_at(sources, made):
-        given = keyword(node, "sampler")
+        given = keyword(node, "sampler") or keyword(node, "batch_sampler")
         if isinstance(given, ast.Name | ast.Attribute):
             return ast.unparse(given)
+        loader = _stored_as(sources, made, node) if isinstance(given, ast.Call) else ""
+        if loader:
+            return f"{loader}.{told_as(sources, made)}"
     return ""
+
+
+def told_as(sources: Mapping[str, str], made: SourceLine) -> str:
+    """The attribute of the loader made on this line that deals out its batches: `sampler`, or `batch_sampler`."""
+    by_batches = any(keyword(node, "batch_sampler") is not None for node in calls_at(sources, made))
+    return "batch_sampler" if by_batches else "sampler"
+
+
+def _stored_as(sources: Mapping[str, str], made: SourceLine, call: ast.Call) -> str:
+    """The variable or attribute that a call's value is stored in, by itself; "" where it is not."""
+    file = source_file(sources, made.path)
+    statement = file.statement(call) if file is not None else None
+    target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is call else None
+    return ast.unparse(target) if isinstance(target, ast.Name | ast.Attribute) else ""
 
 
 def dataset_name(sources: Mapping[str, str], made: SourceLine) -> str:
@@ -82,8 +99,8 @@ def line_at(text: str, number: int) -> str:
 def epoch_told_above(
     sources: Mapping[str, str], loop: SourceLine, made: SourceLine, what: str = "sampler"
 ) -> tuple[Edit, ...]:
-    """The edit that tells the sampler (or the `dataset`) of a loader the epoch, above the `for` that iterates it; () where the
-    source does not show the loop, its data and the epoch by name."""
+    """The edit that tells the sampler (or the `dataset`, the `batch_sampler`) of a loader the epoch, above the `for` that iterates
+    it; () where the source does not show the loop, its data and the epoch by name."""
     file = source_file(sources, loop.path)
     if file is None:
         return ()
@@ -95,7 +112,7 @@ def epoch_told_above(
         return ()
     if not epoch:
         return _told_by_the_caller(sources, file, around, _iterated(begins[0].iter), what)
-    name = sampler_name(sources, made) if what == "sampler" else dataset_name(sources, made)
+    name = dataset_name(sources, made) if what == "dataset" else sampler_name(sources, made)
     if not name or made.path != loop.path or not _holds(around, made.line):
         loader = _iterated(begins[0].iter)
         name = f"{loader}.{what}" if loader else ""
@@ -135,7 +152,7 @@ def _as_given(file: SourceFile, function: FunctionNode, call: ast.Call, name: st
 def _can_be_told(sources: Mapping[str, str], made: SourceLine, what: str) -> bool:
     """Whether the loader made on this line has the object that set_epoch is meant for: a batch sampler leaves `loader.sampler`
     as it was, and a data set of somebody's own has the method only where they wrote it. No line: it will be given one."""
-    if what != "sampler":
+    if what != "sampler":  # a batch sampler too is somebody's own
         return any("def set_epoch(" in text for text in sources.values())
     return not made or any(keyword(call, "sampler") is not None for call in calls_at(sources, made, "DataLoader"))
 

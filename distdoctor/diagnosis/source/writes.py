@@ -119,11 +119,15 @@ def _registrations(program: UserProgram, name: str) -> Iterator[ast.Call]:
 
 
 def _made_here(program: UserProgram, node: ast.AST) -> list[ast.expr]:
-    """What the variables that a call is given were assigned in its own body."""
+    """What the variables that are written were assigned in its own body, and what these are made of."""
     scope = program.scope_of(node)
-    given = [one for one in getattr(node, "args", ()) if isinstance(one, ast.Name)]
-    stored = (found for one in given for found in program.stores(one.id, scope))
-    return [value for statement, value in stored if program.scope_of(statement) is scope]
+    made = [node.value] if isinstance(node, ast.AugAssign | ast.Assign) else [*getattr(node, "args", ())]
+    given = len(made)
+    for value in made:
+        for one in ast.walk(value):
+            stores = program.stores(one.id, scope) if isinstance(one, ast.Name) else []
+            made += [new for statement, new in stores if program.scope_of(statement) is scope and new not in made]
+    return made[given:]
 
 
 def last_before(sources: Mapping[str, str], writes: list[Write], used: SourceLine) -> Write | None:
@@ -163,9 +167,14 @@ def _writes_of(kept: _Kept, scope: Scope) -> Iterator[ast.AST]:
     for node in kept.program.inside(scope):
         if isinstance(node, ast.Call) and _writes(kept, node, known):
             yield node
+        elif isinstance(node, ast.AugAssign):
+            if kept.is_part(node.target, known):
+                yield node
         elif isinstance(node, ast.Assign):
-            data = (one for one in node.targets if isinstance(one, ast.Attribute) and one.attr == "data")
-            if any(kept.is_part(one.value, known) for one in data):
+            inside = (
+                one for one in node.targets if isinstance(one, ast.Subscript) or getattr(one, "attr", "") == "data"
+            )
+            if any(isinstance(one, ast.Attribute | ast.Subscript) and kept.is_part(one.value, known) for one in inside):
                 yield node
 
 

@@ -31,7 +31,7 @@ from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.source.call_edits import method_around
+from distdoctor.diagnosis.source.call_edits import method_around, only_method_called
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.given_values import given_at
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_at
@@ -41,6 +41,7 @@ from distdoctor.diagnosis.source.sampler_calls import (
     epoch_variable,
     sampler_name,
     shuffles_by_epoch,
+    told_as,
 )
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -87,7 +88,10 @@ def _meant_to_tell(repeated: Repetition, orders: SampleOrders, sources: Sources)
         return tuple(
             Place(line, ranks, f"keeps the workers over the epochs: persistent_workers={text}") for line, text in kept
         )
-    called = method_around(sources.texts, later.loop_line, "set_epoch") if not later.set_epoch_calls else SourceLine()
+    texts = sources.texts
+    called = SourceLine()
+    if not later.set_epoch_calls:
+        called = method_around(texts, later.loop_line, "set_epoch") or only_method_called(texts, "set_epoch")
     if not called or any(
         one.set_epoch_line.line == called.line for passes in orders.by_rank.values() for one in passes
     ):
@@ -176,7 +180,7 @@ def _edits(repeated: Repetition, sources: Sources) -> tuple[Edit, ...]:
     later = repeated.later
     if repeated.told_in_vain or (repeated.iterable and later.workers):  # a worker that persists keeps its copy
         return ()
-    what = "dataset" if repeated.iterable else "sampler"
+    what = "dataset" if repeated.iterable else told_as(sources.texts, later.made_line)
     return epoch_told_above(sources.texts, later.loop_line, later.made_line, what)
 
 

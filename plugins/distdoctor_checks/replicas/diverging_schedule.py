@@ -65,6 +65,8 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, recording
         ahead = _ahead(parting, gradients) if metric is None else ()
         exits = exits_around(recording.sources, parting.site)[:2] if ahead else ()
         guard = _guard_of(line, rates, recording)
+        apart = differ and not ahead and guard is None and line != parting.site
+        way = rank_local_way(recording.sources, line) if apart else []
         yield Finding(
             title=f"{parting.when}: learning rate {words}"
             if differ
@@ -72,7 +74,7 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, recording
             ranks=parting.odd,
             place=line,
             places=(
-                *_way(line, parting, recording, apart=differ and not ahead and guard is None),
+                *_way(line, way, parting.peers.ranks),
                 *_of_metric(metric, line, parting.peers.ranks),
                 *(Place(parting.site, ranks, _role(rates, ranks)) for ranks in parting.variants[:4]),
                 *(
@@ -88,7 +90,7 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, recording
             why=f"gradients agree, but the settings in param_groups do not, so {which(parting)} differ, {sides(parting)}"
             + _pace(ahead)
             + (f"; `{_text(line, recording)}` at {at(line)} is reached only where `{guard.only_if}`" if guard else ""),
-            prescriptions=(_out_of(guard, line, recording) if guard else _on_every_rank(exits),),
+            prescriptions=(_out_of(guard, line, recording) if guard else _agreed(line, way) or _on_every_rank(exits),),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
             explains=(parting.key,),
@@ -159,17 +161,22 @@ def _is_prepared(text: str) -> bool:
     return "accelerat" in text and ".prepare(" in text
 
 
-def _way(line: SourceLine, parting: ReplicaDivergence, recording: Recording, *, apart: bool) -> Iterator[Place]:
-    """The line that sets the learning rate, and where its value may become each rank's own, where the rates are `apart`."""
-    way = rank_local_way(recording.sources, line) if apart and line != parting.site else []
+def _way(line: SourceLine, way: list[Line], ranks: tuple[int, ...]) -> Iterator[Place]:
+    """The line that sets the learning rate, and where its value may become each rank's own."""
     if way:
-        yield Place(line, parting.peers.ranks, "sets the learning rate")
+        yield Place(line, ranks, "sets the learning rate")
     for number, (site, text) in enumerate(way, 1):
-        yield Place(
-            site,
-            parting.peers.ranks,
-            f"`{text}` {'may differ between ranks' if number == len(way) else 'goes into it'}",
-        )
+        words = "may differ between ranks" if number == len(way) else "goes into it"
+        yield Place(site, ranks, f"`{text}` {words}")
+
+
+def _agreed(line: SourceLine, way: list[Line]) -> Prescription | None:
+    """One value on all ranks, where a line of the source sets the learning rate by what each of them has of its own."""
+    if not way:
+        return None
+    site, text = way[-1]
+    words = f"all_reduce or broadcast `{text}` ({at(site)}), so that {at(line)} sets one learning rate on all ranks"
+    return Prescription("same-schedule", change=words)
 
 
 def _of_metric(metric: list[Line] | None, line: SourceLine, ranks: tuple[int, ...]) -> Iterator[Place]:

@@ -35,10 +35,12 @@ from distdoctor.diagnosis.finding import (
     Place,
     Prescription,
 )
+from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.replicas.wording import event_site
+from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.writes import buffer_writes
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
@@ -135,18 +137,29 @@ def _finding(
     return Finding(
         title=f"step {step}: {what} differ between {named(peers.ranks)}: {name}{more}{alone}",
         ranks=tuple(sorted(rank for variant in variants for rank in variant)),
-        place=site,
+        place=writes[0][0] if writes else site,
         places=(
-            Place(site, peers.ranks, "no broadcast of buffers" if wrapped else "buffers are never averaged"),
             *(Place(line, peers.ranks, f"on the way into it: `{text}`") for line, text in writes[:4]),
+            Place(site, peers.ranks, "no broadcast of buffers" if wrapped else "buffers are never averaged"),
             *places,
         ),
         evidence={"step": step, "buffers": list(drifts)[:8], "versions": [list(variant) for variant in variants[:8]]},
         why="they follow each rank's own data and are never synchronized",
-        prescriptions=(Prescription("broadcast-buffers"),),
+        prescriptions=(Prescription("broadcast-buffers", change=_change(writes)),),
         severity=NOTE if normalisation and saved is None else WARNING,
         confidence=_confidence(normalisation and saved is None, on_purpose=bool(wrapped) and not normalisation),
         at_ns=min((u.at_ns for u in updates), default=0),
+    )
+
+
+def _change(writes: list[Line]) -> str:
+    """What is done where the source writes the buffer itself; "" where it does not."""
+    if not writes:
+        return ""
+    (line, text), (last, _) = writes[0], writes[-1]
+    return (
+        f"all_reduce what goes into it (`{text}`, {at(line)}) before it is written at {at(last)}, or let the wrapper broadcast "
+        "buffers, its default"
     )
 
 

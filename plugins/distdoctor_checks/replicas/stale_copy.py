@@ -34,6 +34,7 @@ from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Findin
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
+from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.rank_guard import guards_at
 from distdoctor.diagnosis.source.writes import Write, last_before, writes_into
 from distdoctor.recording.rank_set import named
@@ -213,12 +214,18 @@ def _finding(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
     writes = writes_into(sources.texts, course.name, made, used) if course.still else []
     guarded = _guarded(sources, writes, course)
     perhaps = () if guarded else _under_a_rank(sources, writes, course)
+    asked = called_from(sources.texts, made) if made.function == "__init__" else SourceLine()
     return Finding(
         title=title,
         ranks=odd,
         confidence=LIKELY,
-        place=guarded[0].site if guarded else used if course.still and used else made or used,
-        places=(*guarded, *_places(made, used, course), *perhaps),
+        place=guarded[0].site if guarded else used if course.still and used else asked or made or used,
+        places=(
+            *guarded,
+            *((Place(asked, course.ranks, "asks for the copy"),) if asked else ()),
+            *_places(made, used, course),
+            *perhaps,
+        ),
         evidence={
             "copy": course.name,
             "first_step_apart": apart[0],

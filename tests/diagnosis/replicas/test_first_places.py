@@ -78,6 +78,16 @@ def test_a_copy_that_differs_names_no_condition_when_all_ranks_keep_changing_it(
     assert lines(copied("rank == 0")) == [3, 3, 22]  # the builder's copies change on every rank, in every step
 
 
+def test_a_copy_that_a_constructor_takes_is_shown_where_that_is_asked_for() -> None:
+    job = trained_job(2, buffers={"teacher.net": int(TensorFlag.BUFFER | TensorFlag.COPY)}).initial()
+    job.note(Copied("teacher.net", "Linear"), site="train.py:3 __init__")
+    for _ in range(5):
+        job.step(buffers={1: 1})
+    made = "def setup(net):\n    teacher = Teacher(net)\n    return teacher, DDP(net)\n"
+
+    assert lines(told("DD222", job.recording(sources=source({1: TEACHER, 12: made})))) == [13, 13, 3]
+
+
 def still(guard: str) -> Finding:
     """Ranks 1 and 2 keep the copy with which they began."""
     job = trained_job(3, buffers={"teacher.net": int(TensorFlag.BUFFER | TensorFlag.COPY)}).initial()
@@ -194,7 +204,7 @@ def test_the_lines_that_change_a_buffer_follow_the_wrapper_that_does_not_broadca
     """
     job = trained_job(2, buffers={"quantizer.codebook": int(TensorFlag.BUFFER)}).initial().step(buffers={1: 1})
 
-    assert lines(told("DD204", job.recording(sources=source({40: book})))) == [14, 14, 45, 46]
+    assert lines(told("DD204", job.recording(sources=source({40: book})))) == [45, 45, 46, 14]
     assert lines(told("DD204", job.recording())) == [14, 14]
 
 

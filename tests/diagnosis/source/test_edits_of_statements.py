@@ -250,6 +250,16 @@ def test_a_sampler_is_told_the_epoch_where_it_is_counted() -> None:
     assert told(plain + "epoch(net, test)\n") == []
 
 
+def test_a_batch_sampler_is_told_the_epoch_by_its_own_name() -> None:
+    text = (
+        "loader = DataLoader(data, batch_sampler=Buckets(data))\nfor n in range(3):\n    for x in loader:\n        pass\n"
+        "class Buckets:\n    def set_epoch(self, n):\n        self.n = n\n"
+    )
+    edits = epoch_told_above({AT: text}, SourceLine(AT, 3, "<module>"), SourceLine(AT, 1, "<module>"), "batch_sampler")
+
+    assert changed(text, edits) == ["+    loader.batch_sampler.set_epoch(n)"]
+
+
 def test_a_barrier_that_is_all_a_function_does_leaves_pass_behind() -> None:
     def without(sources: dict[str, str], site: SourceLine) -> tuple[Edit, ...]:
         call = only_call(sources, site, "barrier")

@@ -119,6 +119,15 @@ def test_a_rate_is_followed_to_what_each_rank_reads_for_itself() -> None:
     assert rows(rank_local_way({"train.py": RATES}, at(5, "train"))) == [(3, "reader.taken / len(reader.rows)")]
 
 
+def test_a_rate_is_followed_into_the_function_that_reads_it() -> None:
+    read = "def done(data):\n    return torch.tensor(data.taken).item()\n"
+    text = read + RATES.replace("reader.taken / len(reader.rows)", "done(reader)")
+    assert rows(rank_local_way({"train.py": text}, at(7, "train"))) == [
+        (5, "done(reader)"),
+        (2, "torch.tensor(data.taken).item()"),
+    ]
+
+
 def test_a_rate_that_counts_steps_has_no_such_line() -> None:
     assert rank_local_way({"train.py": RATES}, at(8, "train")) == []
 

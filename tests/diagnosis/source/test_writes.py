@@ -149,5 +149,23 @@ def test_the_lines_that_change_a_buffer_are_shown_with_what_they_write() -> None
     ]
 
 
+ROUTER = """class Router(nn.Module):
+    def __init__(self, size):
+        self.register_buffer("bias", torch.zeros(size))
+
+    def update(self):
+        load = self.counts.clone()
+        delta = torch.sign(load.mean() - load)
+        self.bias += delta - delta.mean()
+
+    def reset(self, at):
+        self.bias[at] = 0
+"""
+
+
+def test_a_buffer_that_is_added_to_in_place_is_followed_to_what_is_added() -> None:
+    assert [site.line for site, _ in buffer_writes({"train.py": ROUTER}, ["layers.0.bias"])] == [6, 7, 8, 11]
+
+
 def test_a_buffer_that_the_source_does_not_register_has_no_lines() -> None:
     assert buffer_writes({"train.py": CODEBOOK}, ["norm.running_mean"]) == []
