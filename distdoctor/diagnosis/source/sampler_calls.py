@@ -99,8 +99,8 @@ def line_at(text: str, number: int) -> str:
 def epoch_told_above(
     sources: Mapping[str, str], loop: SourceLine, made: SourceLine, what: str = "sampler"
 ) -> tuple[Edit, ...]:
-    """The edit that tells the sampler (or the `dataset`, the `batch_sampler`) of a loader the epoch, above the `for` that iterates
-    it; () where the source does not show the loop, its data and the epoch by name."""
+    """The edit that tells the sampler (or the `dataset`, the `batch_sampler`) of a loader the epoch, above the `for` that goes
+    through it; () where the source does not show the loop, its data and the epoch by name."""
     file = source_file(sources, loop.path)
     if file is None:
         return ()
