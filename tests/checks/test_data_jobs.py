@@ -243,6 +243,21 @@ def test_padding_of_an_evaluation_is_told(own: bool) -> None:
     assert (finding.code, finding.ranks, finding.evidence["padding"]) == ("DD309", (1,), {1: 1})
 
 
+def test_padding_that_accelerate_gathers_is_told_with_the_line_that_gathers_it() -> None:
+    pytest.importorskip("accelerate")
+    recording, returned = jobs.watched(jobs.evaluated, measure=jobs.counts_padding)
+    finding = only(recording)
+    assert (finding.code, finding.evidence["padding"], finding.place.function) == ("DD309", {1: 3}, "counts_padding")
+    assert [counted for _, counted in returned] == [[24], [24]]
+
+
+def test_padding_that_accelerate_leaves_out_is_none() -> None:
+    pytest.importorskip("accelerate")
+    recording, returned = jobs.watched(jobs.evaluated, measure=jobs.leaves_padding_out)
+    assert not found(recording)
+    assert [counted for _, counted in returned] == [[21], [21]]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_that_is_the_same_on_every_rank_is_found(workers: int) -> None:
     recording, _ = jobs.watched(jobs.copied_by_ranks, workers=workers)

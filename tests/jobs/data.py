@@ -904,6 +904,39 @@ def accelerated(rank: int, world_size: int, *, workers: int = 0, split: bool = F
     return handed
 
 
+def evaluated(rank: int, world_size: int, *, measure: Callable[[Any, Any, Any], int]) -> Handed:
+    """An evaluation of 21 samples by accelerate, which fills its batches of four up to 24."""
+    from accelerate import Accelerator
+
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1", LOCAL_WORLD_SIZE=str(world_size))
+    accelerator = Accelerator(cpu=True)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    loader, testing = DataLoader(numbers(64), batch_size=8, shuffle=True), DataLoader(numbers(21), batch_size=4)
+    prepared, stepping, loader, testing = accelerator.prepare(model, optimizer, loader, testing)
+    trainer = Trainer()
+    trainer.model, trainer.optimizer = prepared, stepping
+    handed = trainer.epoch(loader)
+    prepared.eval()
+    return [handed, [measure(accelerator, prepared, testing)]]
+
+
+@torch.no_grad()
+def counts_padding(accelerator: Any, model: Any, testing: Any) -> int:
+    count = 0
+    for batch in testing:
+        count += len(accelerator.gather(model(batch)))
+    return count
+
+
+@torch.no_grad()
+def leaves_padding_out(accelerator: Any, model: Any, testing: Any) -> int:
+    count = 0
+    for batch in testing:
+        count += len(accelerator.gather_for_metrics(model(batch)))
+    return count
+
+
 def stateful(rank: int, world_size: int, *, workers: int = 0, restores: bool = True) -> Handed:
     """torchdata's loader, left in its second epoch and restored into a new one, as after a restart."""
     from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-not-found]

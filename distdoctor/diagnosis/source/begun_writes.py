@@ -12,6 +12,7 @@ from distdoctor.recording.source_line import SourceLine
 
 _THREADS = frozenset({"Thread", "Timer", "submit", "run_in_executor", "start_new_thread"})
 _WRITES = frozenset({"write_text", "write_bytes"})
+_REMOVES = frozenset({"rmtree", "unlink", "removedirs", "rmdir"})
 
 
 def thread_begun(sources: Mapping[str, str], inside: SourceLine) -> SourceLine:
@@ -27,6 +28,23 @@ def file_opened(sources: Mapping[str, str], path: str) -> SourceLine:
     program = program_of(sources)
     name = PurePath(path).name
     return _only(program, (call for call in _calls(program) if _opens(call) and _spells(program, call, name)))
+
+
+def sorted_before_removed(sources: Mapping[str, str]) -> SourceLine:
+    """The one line that sorts without a key in a function that removes files or folders; the one line that removes them where
+    nothing is sorted; no line where there are several."""
+    program = program_of(sources)
+    removing = [one for one in _calls(program) if last_word(one.func) in _REMOVES or _is_os_remove(one)]
+    scopes = {program.scope_of(one) for one in removing}
+    sorts = [
+        one for one in _calls(program) if last_word(one.func) in ("sorted", "sort") and program.scope_of(one) in scopes
+    ]
+    plain = [one for one in sorts if not any(word.arg == "key" for word in one.keywords)]
+    return _only(program, plain or [one for one in removing if not sorts])
+
+
+def _is_os_remove(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "remove" and last_word(call.func.value) == "os"
 
 
 def _calls(program: UserProgram) -> Iterator[ast.Call]:

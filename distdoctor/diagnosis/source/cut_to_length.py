@@ -1,11 +1,12 @@
-"""Whether the user's source cuts what an evaluation has gathered down to the length of the data: `every[: len(dataset)]`."""
+"""What the user's source does with the results of an evaluation: gathers them with their padding, or cuts these to the length of
+the data (`every[: len(dataset)]`)."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
 
-from distdoctor.diagnosis.source.source_file import SourceFile, last_word, source_file
+from distdoctor.diagnosis.source.source_file import SourceFile, last_word, lineno, source_file
 from distdoctor.recording.source_line import SourceLine
 
 
@@ -15,13 +16,37 @@ def cuts_to_length(sources: Mapping[str, str], loop: SourceLine) -> bool:
     return file is not None and any(_is_cut(file, node) for node in file.nodes(ast.Subscript))
 
 
+def gathers_padding(sources: Mapping[str, str], loop: SourceLine) -> SourceLine:
+    """The first line in the function around a loop by which accelerate brings together what all ranks have, padding included; no
+    line where there is none, or where `gather_for_metrics` leaves the padding out."""
+    file = source_file(sources, loop.path)
+    if file is None:
+        return SourceLine()
+    calls = [node for node in ast.walk(file.function_at(loop.line)) if isinstance(node, ast.Call)]
+    named = {word: lineno(one) for one in reversed(calls) if (word := _method(one))}
+    lines = [named[word] for word in _BRINGS_ALL if word in named]
+    if not lines or "gather_for_metrics" in named:
+        return SourceLine()
+    return SourceLine(loop.path, min(lines), loop.function)
+
+
+_BRINGS_ALL = ("gather", "reduce")  # of an Accelerator
+
+
+def _method(call: ast.Call) -> str:
+    """The method that is called of some object, not of torch: `gather` of `accelerator.gather(x)`."""
+    func = call.func
+    of_torch = isinstance(func, ast.Attribute) and last_word(func.value) in ("dist", "distributed", "torch")
+    return func.attr if isinstance(func, ast.Attribute) and not of_torch else ""
+
+
 def _is_cut(file: SourceFile, node: ast.AST) -> bool:
     part = node.slice if isinstance(node, ast.Subscript) else None
     if not isinstance(part, ast.Slice) or part.lower is not None or part.upper is None:
         return False
     upper = part.upper
-    if isinstance(upper, ast.Call):
-        return last_word(upper.func) == "len"
+    if any(isinstance(one, ast.Call) and last_word(one.func) == "len" for one in ast.walk(upper)):
+        return True
     lengths = (
         one for one in file.nodes(ast.Assign) if isinstance(one.value, ast.Call) and last_word(one.value.func) == "len"
     )

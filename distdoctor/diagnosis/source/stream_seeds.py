@@ -1,6 +1,7 @@
-"""Where the user's source seeds a stream with the number of the rank or of the worker. Pure `ast`.
+"""Where the user's source seeds or numbers a stream with the number of the rank or of the worker. Pure `ast`.
 
 rng = random.Random(42 + worker + self.rank)      # rank 0's worker 1 and rank 1's worker 0 get one seed
+reader = self.rank + worker                       # and here one number
 """
 
 from __future__ import annotations
@@ -29,7 +30,24 @@ def stream_seed(sources: Mapping[str, str], dataset: str) -> list[Line]:
     return lines_of_way(program, found[0]) if len(found) == 1 else []
 
 
-def _classes_of(program: UserProgram, call: ast.Call) -> tuple[str, str]:
+def summed_numbers(sources: Mapping[str, str], dataset: str) -> list[Line]:
+    """(line, what stands there) of the sum of a rank's and a worker's number in the class `dataset`, neither multiplied; [] where
+    there is none, or there are several."""
+    program = program_of(sources)
+    sums = [node for file in program.files for node in file.nodes(ast.BinOp) if isinstance(node.op, ast.Add)]
+    sums = [node for node in sums if dataset in _classes_of(program, node) and _adds_plain(node)]
+    return lines_of_way(program, sums) if len(sums) == 1 else []
+
+
+def _adds_plain(node: ast.BinOp) -> bool:
+    sides = [one for one in (node.left, node.right) if isinstance(one, ast.Name | ast.Attribute)]
+    words = [last_word(one) for one in sides]
+    return len(words) == 2 and any(
+        _rank({one}) and (_worker({other}) or other == "id") for one, other in (words, words[::-1])
+    )
+
+
+def _classes_of(program: UserProgram, call: ast.expr) -> tuple[str, str]:
     scope = program.scope_of(call)
     return scope.class_name, scope.of_class
 

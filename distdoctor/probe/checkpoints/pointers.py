@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from distdoctor.probe.interruptions import hand_on
 
 _NAME = re.compile(r"^(latest|last)([-_.]?(checkpoint|ckpt|checkpointed_iteration|epoch|step))?(\.(txt|json))?$", re.I)
 LARGEST = 1024  # bytes
 ENTRIES = 2048  # of a folder
+BESIDE = 4  # names that are shown
 
 
-def pointers_in(folder: str) -> Iterator[tuple[str, str, bool]]:
-    """(file, what it names, whether that is there). Links count; what names nothing that looks like a path does not."""
+@dataclass(frozen=True)
+class FoundPointer:
+    """A file that names a checkpoint. `beside`: others of the same kind that are there, where the target is not."""
+
+    path: str
+    target: str
+    there: bool
+    beside: tuple[str, ...] = ()
+
+
+def pointers_beside(saved: Collection[str], most: int) -> Iterator[FoundPointer]:
+    """The pointers in the folders of these files, and in those above that hold a folder for each checkpoint: the last `most`.
+    Above, and in JSON, only what was saved here counts as named: whatever else lies there is somebody else's."""
+    own = list(dict.fromkeys(os.path.dirname(path) for path in [*saved][::-1]))
+    above = list(dict.fromkeys(os.path.dirname(folder) for folder in own if folder))
+    names = frozenset(os.path.basename(path) for path in (*saved, *own))
+    for folder in own[:most]:
+        yield from pointers_in(folder, names)
+    for folder in above[:most]:
+        if folder not in own:
+            yield from (one for one in pointers_in(folder, names) if os.path.basename(one.target) in names)
+
+
+def pointers_in(folder: str, saved: Collection[str] = ()) -> Iterator[FoundPointer]:
+    """Links count; what names nothing that looks like a path does not, nor does JSON that names none of `saved`."""
     try:
         with os.scandir(folder) as entries:
             everything = [entry.name for _, entry in zip(range(ENTRIES), entries, strict=False)]
@@ -24,17 +50,23 @@ def pointers_in(folder: str) -> Iterator[tuple[str, str, bool]]:
     for name in filter(_NAME.match, everything):
         path = os.path.join(folder, name)
         if os.path.islink(path):
-            yield path, os.path.join(folder, os.readlink(path)), os.path.exists(path)
+            yield FoundPointer(path, os.path.join(folder, os.readlink(path)), os.path.exists(path))
             continue
-        words = _words(path)
+        words = _words(path, saved)
         if words:
             target = os.path.join(folder, words)
             # A tag may be a part of the file's name; a path may count from where the program runs.
             there = os.path.exists(target) or os.path.exists(words) or any(words in one for one in everything)
-            yield path, target, there
+            yield FoundPointer(path, target, there, () if there else _alike(words, everything))
 
 
-def _words(path: str) -> str:
+def _alike(name: str, everything: list[str]) -> tuple[str, ...]:
+    """Entries that differ from a name in their numbers alone."""
+    pattern = re.sub(r"\d+", "0", name)
+    return tuple(sorted(one for one in everything if re.sub(r"\d+", "0", one) == pattern)[-BESIDE:])
+
+
+def _words(path: str, saved: Collection[str]) -> str:
     try:
         if not os.path.isfile(path) or os.path.getsize(path) > LARGEST:
             return ""
@@ -43,5 +75,17 @@ def _words(path: str) -> str:
     except (OSError, ValueError) as error:
         hand_on(error)
         return ""
+    if words.startswith("{"):
+        return _named_in(words, saved)
     # A bare number is an epoch or a step: which file it means is known to the program alone.
     return words if re.fullmatch(r"[\w./=+ -]{1,255}", words) and not words.isdigit() else ""
+
+
+def _named_in(text: str, saved: Collection[str]) -> str:
+    """The value in a JSON object that is the name of something that was saved."""
+    try:
+        values = json.loads(text).values()
+    except (ValueError, RecursionError) as error:
+        hand_on(error)
+        return ""
+    return next((one for one in values if isinstance(one, str) and os.path.basename(one) in saved), "")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from distdoctor.probe import sites
-from distdoctor.probe.checkpoints.pointers import pointers_in
+from distdoctor.probe.checkpoints.pointers import pointers_beside
 from distdoctor.probe.checkpoints.snapshots import Snapshots
 from distdoctor.probe.checkpoints.tensors import PREFIXES, count_names, tensors_in
 from distdoctor.probe.context import Rank
@@ -213,10 +213,8 @@ class CheckpointStream(ProbeStream):
                 site = sites.site_of(user) if user is not None else ""
                 self.note(Unfinished(thread.name, thread.daemon, self.rank.step), site)
         frames.clear()
-        folders = list(dict.fromkeys(os.path.dirname(path) for path in reversed(self._saved)))
-        for folder in folders[:FOLDERS]:
-            for path, target, there in pointers_in(folder):
-                self.note(Pointer(path, target, there))
+        for one in pointers_beside(self._saved, FOLDERS):
+            self.note(Pointer(one.path, (one.target, *one.beside), one.there))
 
     # -- around torch --------------------------------------------------------------------------------------------------------
 

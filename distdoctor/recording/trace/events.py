@@ -562,8 +562,16 @@ class Pointer(TraceEvent):
     """A small file beside the checkpoints that names one of them, as it was when the process ended."""
 
     path: str = ""
-    target: str = ""  # absolute
+    names: Names = ()  # the target, absolute; then of what is there the names that differ from its in their numbers alone
     there: bool = False
+
+    @property
+    def target(self) -> str:
+        return self.names[0] if self.names else ""
+
+    @property
+    def beside(self) -> Names:
+        return self.names[1:]
 
 
 @kind(66)

@@ -24,6 +24,7 @@ Source           PyTorch, "Asynchronous Saving with Distributed Checkpoint".
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -35,7 +36,7 @@ from distdoctor.diagnosis.checkpoint.torn import Torn, torn
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.source.begun_writes import file_opened, thread_begun
+from distdoctor.diagnosis.source.begun_writes import file_opened, sorted_before_removed, thread_begun
 from distdoctor.diagnosis.source.own_names import CLOCKS, RANDOM, names_made
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -241,28 +242,60 @@ def _pointers(checkpoints: Checkpoints, recording: Recording) -> Iterator[Findin
             broken[event.path].append((rank, event))
     for path, found in broken.items():
         ranks, event = tuple(rank for rank, _ in found), found[0][1]
-        saves = [save for save in checkpoints.saves if event.target in save.names] or list(checkpoints.saves)
+        saves = [save for save in checkpoints.saves if _holds(event.target, save)] or list(checkpoints.saves)
         site = saves[-1].event.site if saves else SourceLine()
         written = file_opened(recording.sources, path)
+        was_saved = any(_holds(event.target, save) for save in checkpoints.saves)
+        last = PurePosixPath(event.target).name
+        by_text = _sorted_as_text(last, event.beside) if was_saved else ""
+        removed = sorted_before_removed(recording.sources) if was_saved else SourceLine()
         yield Finding(
             title=f"{path} names {event.target}, which does not exist",
             ranks=ranks,
             confidence=LIKELY,
-            place=written or site,
+            place=(removed if by_text else written) or written or site,
             places=(
+                *((Place(removed, ranks, "decides what is removed"),) if removed else ()),
                 *((Place(written, ranks, "writes the name"),) if written else ()),
-                *((Place(site, ranks, "saves next to it"),) if site else ()),
+                *((Place(site, ranks, "saves what it names"),) if site else ()),
             ),
-            evidence={"pointer": path, "target": event.target, "saved_here": event.target in _saved(checkpoints)},
+            evidence={
+                "pointer": path,
+                "target": event.target,
+                "saved_here": was_saved,
+                "there": list(event.beside),
+            },
             why="its target was checked when the process ended"
-            + (" (it was saved and removed again)" if event.target in _saved(checkpoints) else ""),
-            prescriptions=(Prescription("wait-for-the-save"),),
+            + (" (it was saved and removed again)" if was_saved else "")
+            + (f"; {by_text}" if by_text else ""),
+            prescriptions=(
+                Prescription(
+                    "wait-for-the-save",
+                    change="sort checkpoints by the number in their names before the old ones are removed"
+                    if by_text
+                    else "",
+                ),
+            ),
             at_ns=event.at_ns,
         )
 
 
-def _saved(checkpoints: Checkpoints) -> set[str]:
-    return {name for save in checkpoints.saves for name in save.names}
+def _holds(target: str, save: Saved) -> bool:
+    """Whether it is what was saved, or the folder of that."""
+    return any(name == target or name.startswith(target.rstrip("/") + "/") for name in save.names)
+
+
+def _sorted_as_text(name: str, others: tuple[str, ...]) -> str:
+    """Says that a name comes before others as a text, and after all of them by its number; "" where that is not so."""
+    number = _number(name)
+    behind = [one for one in others if name < one and _number(one) < number]
+    if not behind or any(_number(one) > number for one in others):
+        return ""
+    return f"sorted as texts, {name} comes before {behind[0]}, and is removed as the oldest"
+
+
+def _number(name: str) -> int:
+    return int("".join(re.findall(r"\d+", name)[-1:]) or -1)
 
 
 def _job(done_ns: int) -> Recording:

@@ -8,10 +8,11 @@ How we know      Draws beyond the dataset's length are recognized by position; w
                  if every sample is drawn and all ranks have the same number. Reported from 1 % of the draws; less does not
                  visibly move a metric. The recording does not show whether the script excludes them from its metric: likely;
                  where the source cuts something to the length of the data (`every[: len(data)]`) a note, possible.
+                 accelerate's padding is told where the source around the loop gathers or reduces without gather_for_metrics.
 What to do       Exclude the padding from the metric (the last draws of the named ranks), or evaluate with drop_last=False on
                  hand-cut shards: indices[rank::world_size].
-When it is fine  A script that excludes the padding itself; accelerate also pads, and its gather_for_metrics removes the
-                 padding: nothing is reported. Padding in training: one sample more or less per epoch.
+When it is fine  A script that excludes the padding itself, as accelerate's gather_for_metrics does. Padding in training: one
+                 sample more or less per epoch.
 Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch 2.15): `indices += indices[:padding_size]`.
 """
 
@@ -26,10 +27,10 @@ import numpy as np
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Prescription
-from distdoctor.diagnosis.source.cut_to_length import cuts_to_length
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.cut_to_length import cuts_to_length, gathers_padding
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_SHARE = 0.01
@@ -40,12 +41,14 @@ def examine(orders: SampleOrders, sources: Sources) -> Iterator[Finding]:
     told: set[str] = set()
     for together in orders.together():
         stock = {rank: one for rank, one in together.passes.items() if one.flags & PassFlag.DISTRIBUTED_SAMPLER}
-        padded = {rank: len(one.padding) for rank, one in stock.items() if len(one.padding)} or _filled_up(together)
+        gathered = SourceLine() if stock else gathers_padding(sources.texts, together.one.loop_line)
+        passes = together.passes if gathered else stock
+        padded = {rank: len(one.padding) for rank, one in passes.items() if len(one.padding)} or _filled_up(together)
         drawn = sum(one.drawn for one in together.passes.values())
         line = str(together.one.made_line)
         if together.evaluates and line not in told and sum(padded.values()) >= LEAST_SHARE * drawn:
             told.add(line)
-            found = _finding(together, padded, drawn)
+            found = _finding(together, padded, drawn, gathered)
             cut = cuts_to_length(sources.texts, together.one.loop_line)
             yield replace(found, severity=NOTE, confidence=POSSIBLE) if cut else found
 
@@ -72,19 +75,30 @@ def _filled_up(together: Together) -> dict[int, int]:
     return dict(padded)
 
 
-def _finding(together: Together, padded: dict[int, int], drawn: int) -> Finding:
+def _finding(together: Together, padded: dict[int, int], drawn: int, gathered: SourceLine) -> Finding:
+    """`gathered`: where accelerate brings the results together, padding included; no line where the sampler is torch's."""
     one, count = together.one, sum(padded.values())
     are, them = ("is", "it") if count == 1 else ("are", "them")
     return Finding(
         title=f"{count:,} of {drawn:,} evaluated samples {are} padding: the sampler drew {them} a second time on {named(padded)}",
         ranks=tuple(padded),
         confidence=LIKELY,
-        place=one.made_line or one.loop_line,
+        place=gathered or one.made_line or one.loop_line,
+        places=(
+            *((Place(gathered, together.ranks, "brings all results together, the padding's too"),) if gathered else ()),
+            Place(one.loop_line, together.ranks, "iterates the loader"),
+        ),
         evidence={"padding": padded, "drawn": drawn, "samples": one.length, "sampler": one.sampler},
         why=f"{one.length:,} samples do not divide evenly by {one.num_replicas}; a metric over all {drawn:,} draws can be off by "
         f"{count / drawn:.1%}",
         prescriptions=(
-            Prescription("leave-padding-out", effect=f"the metric counts {one.length:,} samples, each once"),
+            Prescription(
+                "leave-padding-out",
+                change="gather with accelerator.gather_for_metrics(...), which leaves the padding out"
+                if gathered
+                else "",
+                effect=f"the metric counts {one.length:,} samples, each once",
+            ),
         ),
         at_ns=one.started_ns,
     )

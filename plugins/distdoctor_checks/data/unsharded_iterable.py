@@ -33,7 +33,7 @@ from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.used_factor import losses_differ
 from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.given_values import Line
-from distdoctor.diagnosis.source.stream_seeds import stream_seed
+from distdoctor.diagnosis.source.stream_seeds import stream_seed, summed_numbers
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -57,7 +57,8 @@ def examine(
         one = found.passes.one
         if str(one.made_line) not in told and not takes_share_of_batches(sources.texts, one.loop_line):
             told.add(str(one.made_line))
-            yield _of_workers(found, stream_seed(sources.texts, one.data.name))
+            seed = stream_seed(sources.texts, one.data.name)
+            yield _of_workers(found, seed, [] if seed else summed_numbers(sources.texts, one.data.name))
 
 
 def _doubted(finding: Finding, shares: bool) -> Finding:
@@ -98,16 +99,17 @@ def _finding(same: SameStream) -> Finding:
     )
 
 
-def _of_workers(found: SameWorkers, seed: list[Line]) -> Finding:
-    """`seed`: what the streams are seeded with, where the source shows it."""
+def _of_workers(found: SameWorkers, seed: list[Line], summed: list[Line]) -> Finding:
+    """`seed`: what the streams are seeded with, where the source shows it; `summed`: the number that two workers share."""
     one, ranks, stream = found.passes.one, found.ranks, found.streams[0]
     more = len(found.streams) - 1
     others = f", and so do those of {more} more stream{'s' if more > 1 else ''}" if more else ""
     return Finding(
         title=f"{_named(stream)} yield the same stream of {one.data.name}{others}",
         ranks=ranks,
-        place=seed[-1][0] if seed else one.made_line or one.loop_line,
+        place=(*seed[::-1], *summed, (one.made_line or one.loop_line, ""))[0][0],
         places=(
+            *(Place(line, ranks, f"numbers the readers by `{text}`") for line, text in summed),
             *(Place(line, ranks, f"the stream is seeded with `{text}`") for line, text in seed[-1:]),
             Place(one.made_line, ranks, f"the loader is created, {one.workers} workers, dataset {one.data.name}"),
             Place(one.loop_line, ranks, "iterates it for training"),
@@ -123,7 +125,12 @@ def _of_workers(found: SameWorkers, seed: list[Line]) -> Finding:
         },
         why=f"the first samples of {found.batches:,} different batches of these workers are equal, one after the other; "
         f"{found.replicas.words}",
-        prescriptions=(Prescription("seed-by-rank-and-worker" if seed else "shard-the-stream"),),
+        prescriptions=(
+            Prescription(
+                "seed-by-rank-and-worker" if seed else "shard-the-stream",
+                change=f"number the readers by rank * num_workers + worker, not by `{summed[0][1]}`" if summed else "",
+            ),
+        ),
         confidence=LIKELY,
         at_ns=one.started_ns,
     )

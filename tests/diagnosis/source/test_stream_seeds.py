@@ -1,0 +1,29 @@
+"""The number that a worker of one rank shares with a worker of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.source.stream_seeds import summed_numbers
+
+CLASS = """class Stream(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        worker = info.id
+        reader = {number}
+        yield from range(reader, self.shards, self.world * info.num_workers)
+"""
+
+
+@pytest.mark.parametrize("number", ["self.rank + worker", "worker + self.rank", "dist_rank + info.id"])
+def test_a_sum_of_rank_and_worker_is_found(number: str) -> None:
+    ((line, text),) = summed_numbers({"/job/data.py": CLASS.format(number=number)}, "Stream")
+
+    assert (line.line, line.function, text) == (5, "__iter__", number)
+
+
+@pytest.mark.parametrize(
+    "number", ["self.rank * info.num_workers + worker", "self.rank + self.world * worker", "worker + 1"]
+)
+def test_a_number_of_its_own_for_every_reader_is_none(number: str) -> None:
+    assert summed_numbers({"/job/data.py": CLASS.format(number=number)}, "Stream") == []
