@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 
-from distdoctor.probe import sites
+from distdoctor.probe import optimizer_steps, sites
 from distdoctor.probe.closures import Arguments, after_first_return
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients import joins
@@ -86,8 +86,8 @@ class GradientsStream:
         joins.install(context)
         if context.deep:
             self.origins.install()
-        register_optimizer_step_pre_hook(context.guarded(self.before))
-        register_optimizer_step_post_hook(context.guarded(self.after))
+        optimizer_steps.before_each(context.guarded(self.before))
+        optimizer_steps.after_each(context.guarded(self.after))
         context.rank.on_watched = context.guarded(self._watched)
         context.rank.on_watched()
         context.rank.on_pass = context.guarded(self._loader_begins)

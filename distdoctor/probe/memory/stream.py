@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 import torch.autograd
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 
-from distdoctor.probe import sites, wrappers
+from distdoctor.probe import optimizer_steps, sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 from distdoctor.probe.memory import device_memory, graphs
@@ -90,8 +90,8 @@ class MemoryStream(MemoryContext):
             before=self.guarded(self._batch_asked_for),
             after=self.guarded(self._batch_is_there),
         )
-        register_optimizer_step_pre_hook(self.guarded(self._before))
-        register_optimizer_step_post_hook(self.guarded(self._after))
+        optimizer_steps.before_each(self.guarded(self._before))
+        optimizer_steps.after_each(self.guarded(self._after))
         self.evaluations.install()
         self.rank.on_exception.append(self.guarded(self.failed))
         self._write(0, 0)

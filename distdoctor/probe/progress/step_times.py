@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 import torch.autograd
 
-from distdoctor.probe import wrappers
+from distdoctor.probe import optimizer_steps, wrappers
 from distdoctor.probe.closures import Arguments, after_first_return
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
@@ -75,7 +75,6 @@ class StepTimer:
 
     def watch_optimizers(self) -> None:
         """Note when an optimizer begins to step. Called last of all streams: what theirs do there is not the optimizer's time."""
-        from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         def begins_now() -> None:
             self.stepping, self.done_before = monotonic_ns(), self.backward
@@ -86,7 +85,7 @@ class StepTimer:
                 begins_now()
             return following
 
-        register_optimizer_step_pre_hook(self._callback(begins))
+        optimizer_steps.before_each(self._callback(begins))
 
     def stepped(self) -> None:
         """An optimizer has stepped. Backward passes of a closure that it called again are not its own time."""

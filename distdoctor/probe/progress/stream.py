@@ -12,7 +12,7 @@ from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import Any, TextIO
 
-from distdoctor.probe import sites, wrappers
+from distdoctor.probe import optimizer_steps, sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import suppressed
 from distdoctor.probe.progress import garbage
@@ -30,8 +30,6 @@ _MOST_ERRORS = 4  # of those that one exception was raised from, the last ones f
 
 def install(rank: Rank) -> StepTimer | None:
     """Count optimizer steps from now on, whichever optimizer makes them, and where their time goes."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
     if rank.trace is None:
         return None
     steps = StepCounts(rank)
@@ -59,7 +57,7 @@ def install(rank: Rank) -> StepTimer | None:
             shares.stepped(count)
             collector.stepped()
 
-    register_optimizer_step_post_hook(stepped)
+    optimizer_steps.after_each(stepped)
     return times
 
 

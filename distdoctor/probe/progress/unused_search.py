@@ -11,7 +11,7 @@ import weakref
 from time import monotonic_ns
 from typing import Any
 
-from distdoctor.probe import sites, wrappers
+from distdoctor.probe import optimizer_steps, sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.context import Rank
 from distdoctor.recording.trace.events import UnusedSearch
@@ -64,10 +64,8 @@ def install(rank: Rank) -> None:
         if not wrapper.find_unused_parameters or static or len(searches) >= MOST:
             return
         if not searches:
-            from torch.optim.optimizer import register_optimizer_step_pre_hook
-
             wrappers.lay(DistributedDataParallel, "_post_forward", walking)
-            register_optimizer_step_pre_hook(skipped(stepping))
+            optimizer_steps.before_each(skipped(stepping))
         searches.append(Search(rank, wrapper))
 
     @rank.guarded

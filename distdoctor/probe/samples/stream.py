@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from distdoctor.probe import sites, wrappers
+from distdoctor.probe import optimizer_steps, sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.samples import eval_mode, replicas, worker_rng
@@ -400,7 +400,6 @@ def _drawing(rank: Rank, stream: SamplesStream, original: Any) -> Any:
 
 def install(rank: Rank) -> None:
     """Watch every DataLoader of this process from now on."""
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
     from torch.utils.data import dataloader
     from torch.utils.data.distributed import DistributedSampler
 
@@ -410,7 +409,7 @@ def install(rank: Rank) -> None:
     replicas.install(rank)
     stream.watch_set_epoch(DistributedSampler)
     stream.modes.install(rank)
-    register_optimizer_step_pre_hook(rank.guarded(stream.stepped))
+    optimizer_steps.before_each(rank.guarded(stream.stepped))
     made = rank.guarded(stream.made)
     stream.noise = noise = worker_rng.install(rank, rank.trace)
     about_to_iterate = rank.guarded(noise.about_to_iterate)

@@ -11,9 +11,10 @@ How we know      `distdoctor check-data --resume` runs the job uninterrupted, up
                  compares with the recording of the earlier run that this one resumed, if it is in the same folder: with the
                  samples that it had drawn in the current epoch until it saved (likely). A training that goes on within one
                  process (an optimizer's state was loaded, into a new one) in the order of an epoch that it has had, with a
-                 sampler that was told no epoch: likely as well. Where no loader draws the samples: this
-                 run goes on from a save of another number of ranks, and its source works out how many samples were seen from
-                 the saved steps and its own number of ranks (possible).
+                 sampler that was told no epoch: likely as well. So is a run that loaded a checkpoint and leaves out the same
+                 batches in every epoch, by a test (`if i < done: continue`) whose bound no epoch changes. Where no loader draws
+                 the samples: this run goes on from a save of another number of ranks, and its source works out how many samples
+                 were seen from the saved steps and its own number of ranks (possible).
 What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip the samples already drawn, in
                  the sampler rather than by reading them, or save a StatefulDataLoader's state_dict.
 When it is fine  Checkpoints at epoch ends with the epoch restored. A different order in which every sample still comes once.
@@ -29,9 +30,11 @@ from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
 from distdoctor.diagnosis.checkpoint.restored import Restored
 from distdoctor.diagnosis.data.resumed_here import ResumedHere, resumed_here
 from distdoctor.diagnosis.data.samples import SampleOrders
+from distdoctor.diagnosis.data.skipped_anew import SkippedAnew, skipped_anew
 from distdoctor.diagnosis.data.went_on import WentOn
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, WARNING, Confidence, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.source.resumed_counts import resumed_count
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.resumption import Resumption
@@ -44,8 +47,14 @@ def examine(
     restored: Restored | None,
     sources: Sources,
     orders: SampleOrders | None,
+    gradients: Gradients | None,
 ) -> Iterator[Finding]:
     found = recording.resumption
+    if orders is not None and gradients is not None and found is None:
+        anew = list(skipped_anew(orders, gradients, recording, sources.texts))
+        if anew:
+            yield from map(_left_out, anew)
+            return
     here = list(resumed_here(orders, recording)) if orders is not None and found is None else []
     if here:
         yield from map(_within, here)
@@ -121,6 +130,33 @@ def _within(found: ResumedHere) -> Finding:
             ),
         ),
         at_ns=resumed.started_ns,
+    )
+
+
+def _left_out(found: SkippedAnew) -> Finding:
+    """Batches that are left out in every epoch, and not only in the one that was interrupted."""
+    missing = found.batches - found.trained
+    return Finding(
+        title=f"each of {found.epochs} epochs leaves out {missing} of its {found.batches} batches: what was done before the "
+        "resume is skipped in every epoch",
+        ranks=found.ranks,
+        confidence=LIKELY,
+        place=found.line,
+        places=(
+            Place(found.line, found.ranks, f"skips a batch if `{found.test}`"),
+            Place(found.one.loop_line, found.ranks, "draws all batches of the epoch"),
+        ),
+        evidence={"epochs": found.epochs, "batches": found.batches, "trained_on": found.trained, "test": found.test},
+        why=f"this run loaded a checkpoint and makes steps with {found.trained} of {found.batches} batches in one epoch after "
+        f"the other; nothing in the loop over the epochs changes `{found.bound}`",
+        prescriptions=(
+            Prescription(
+                "restore-the-position",
+                change=f"set {found.bound} to 0 after the first epoch",
+                effect=f"every later epoch trains on all {found.batches} batches",
+            ),
+        ),
+        at_ns=found.one.started_ns,
     )
 
 

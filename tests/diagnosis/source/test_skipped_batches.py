@@ -1,0 +1,36 @@
+"""The test that leaves out the first batches of every epoch, and those that leave them out of one."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.source.skipped_batches import skipping_test
+from distdoctor.recording.recording import SourceLine
+
+TRAIN = """def train(loader, state):
+    done = state["done"]
+    for epoch in range(3):
+        for i, batch in enumerate(loader):
+            if {test}:
+                continue
+            step(batch)
+        {after}
+"""
+
+
+def found(test: str, after: str = "pass") -> tuple[int, str] | None:
+    told = skipping_test({"train.py": TRAIN.format(test=test, after=after)}, SourceLine("train.py", 4, "train"))
+    return (told[0].line, told[2]) if told is not None else None
+
+
+@pytest.mark.parametrize("test", ["i < done", "i <= done"])
+def test_a_bound_that_no_epoch_changes_leaves_out_the_same_batches_each_time(test: str) -> None:
+    assert found(test) == (5, "done")
+
+
+@pytest.mark.parametrize(
+    ("test", "after"),
+    [("i < done", "done = 0"), ("epoch == 0 and i < done", "pass"), ("i % 4", "pass"), ("i < 2", "pass")],
+)
+def test_a_bound_that_is_of_one_epoch_or_written_out_is_none(test: str, after: str) -> None:
+    assert found(test, after) is None
