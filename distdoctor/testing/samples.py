@@ -115,7 +115,7 @@ class SampledJob:
                 started_ns=began,
                 num_replicas=replicas,
                 sampler_rank=sampler_rank,
-                first_step=self.steps,
+                first_step=own.pop("first_step", self.steps),
                 dataset=f"Digits\0{self.length}\0{own_digest}\0{self.pieces}\0{own_outer}\0{bag}\0{objects}",
                 **own,
             )

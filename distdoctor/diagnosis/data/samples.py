@@ -242,15 +242,30 @@ class SampleOrders:
 
     @cached_property
     def _together(self) -> tuple[Together, ...]:
-        found: dict[tuple[object, ...], dict[int, LoaderPass]] = defaultdict(dict)
+        by_loop: dict[tuple[object, ...], dict[int, list[LoaderPass]]] = defaultdict(lambda: defaultdict(list))
         for rank, passes in self.by_rank.items():
-            repeats: dict[tuple[object, ...], int] = defaultdict(int)
             for one in passes:
                 purpose = "trains" if one.trains else "evaluates" if one.evaluates else "unknown"
-                key = (str(one.loop_line), str(one.made_line), one.data.name, one.first_step, purpose)
-                found[(*key, repeats[key])][rank] = one
-                repeats[key] += 1
-        return tuple(Together(dict(sorted(passes.items()))) for passes in found.values() if len(passes) > 1)
+                by_loop[str(one.loop_line), str(one.made_line), one.data.name, purpose][rank].append(one)
+        pairs = [mates for by_rank in by_loop.values() for mates in _paired(by_rank) if len(mates) > 1]
+        pairs.sort(key=lambda mates: min((one.first_step, one.started_ns) for one in mates.values()))
+        return tuple(Together(dict(sorted(mates.items()))) for mates in pairs)
+
+
+def _paired(by_rank: Mapping[int, Sequence[LoaderPass]]) -> Iterator[dict[int, LoaderPass]]:
+    """The passes of one loop that belong together: those that were told one epoch, where every rank is told the same epochs in
+    turn; else those that began after as many steps."""
+    told = [[one.epoch_told for one in passes] for passes in by_rank.values()]
+    longest = max(told, key=len)
+    in_turn = len(set(longest)) == len(longest) > 1 and all(one == longest[: len(one)] for one in told)
+    found: dict[tuple[int, int], dict[int, LoaderPass]] = defaultdict(dict)
+    for rank, passes in by_rank.items():
+        repeats: dict[int, int] = defaultdict(int)
+        for number, one in enumerate(passes):
+            key = number if in_turn else one.first_step
+            found[key, repeats[key]][rank] = one
+            repeats[key] += 1
+    yield from found.values()
 
 
 def passes_of(log: RankTrace, *, exactly: bool = True) -> Iterator[LoaderPass]:

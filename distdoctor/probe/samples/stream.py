@@ -184,7 +184,7 @@ class SamplesStream:
             dataset_length=length,
             epoch_told=told.value,
             seed=facts.seed,
-            first_step=self.steps,
+            first_step=self.rank.step if "progress" in self.rank.streams else self.steps,
             loader=number,
             pass_number=count,
             loop_site=loop_site,

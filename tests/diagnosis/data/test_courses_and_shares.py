@@ -104,3 +104,18 @@ def test_ranks_that_step_without_a_batch_deal_with_uneven_shares() -> None:
 
     assert severities(1) == ["warning"]
     assert severities(2) == ["note"]
+
+
+def test_ranks_that_make_other_numbers_of_steps_are_compared_in_the_same_epoch() -> None:
+    job = sampled_job(ranks=2, length=288)
+    for epoch in range(3):
+        steps = {0: 24 * epoch, 1: 12 * epoch}  # rank 0 trains a second model with an optimizer of its own
+        job.train(
+            epoch=epoch,
+            epoch_told=epoch,
+            set_epoch_calls=epoch + 1,
+            set_epoch_site="train.py:29 train",
+            first_step=steps,
+        )
+
+    assert told(job) == []
