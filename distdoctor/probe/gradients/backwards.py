@@ -99,20 +99,29 @@ def _is_pipeline(frame: FrameType | None) -> bool:
     return False
 
 
+# Operations whose every output is the input of the same number, as it is: what DistributedDataParallel lays around a model's
+# outputs where it searches for unused parameters (torch 2.11-2.15), conversions, and changes of shape.
+_HANDING_ON = ("_DDPSinkBackward", "ToCopyBackward", "CloneBackward", "ViewBackward", "SqueezeBackward", "UnsqueezeBackward",
+               "ReshapeAliasBackward", "AliasBackward")  # fmt: skip
+
+
 def roots_of(root: Tensor) -> str:
     """`div 4;nll_loss mean`: what was done to the loss between its own computation and `backward`, outermost first."""
     words: list[str] = []
-    node = root.grad_fn
+    node, output = root.grad_fn, root.output_nr
     for _ in range(DEEPEST):
         if node is None:
             break
         name = type(node).__name__
+        if name.startswith(_HANDING_ON) and output < len(node.next_functions):
+            node, output = node.next_functions[output]
+            continue
         factor = _factor(node, name)
         if factor is None:
             words.append(_loss_words(node, name))
             break
         words.append(factor)
-        node = node.next_functions[0][0] if node.next_functions else None
+        node, output = node.next_functions[0] if node.next_functions else (None, 0)
     return ";".join(words)
 
 

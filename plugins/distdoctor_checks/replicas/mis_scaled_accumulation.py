@@ -34,6 +34,7 @@ from distdoctor.diagnosis.replicas.used_factor import is_close, used_factors
 from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.loss_divisions import divisions_before
+from distdoctor.diagnosis.source.trainer_models import forward_that_takes_the_count
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Cleared
@@ -71,7 +72,9 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if micro_steps < 2 or not one_line or factor is None or not reads_as_mean(root):
             continue
         error = factor * micro_steps
-        known = _is_known(error, micro_steps) or _is_another_window(updates, factor, micro_steps)
+        known = _is_known(error, micro_steps, recording.job.world_size) or _is_another_window(
+            updates, factor, micro_steps
+        )
         if math.isclose(error, 1.0, rel_tol=1e-3) or not known:
             continue
         if _is_undone(gradients, updates, error) or _has_a_loader_each(updates, recording, micro_steps):
@@ -167,9 +170,10 @@ def _has_a_loader_each(updates: list[Update], recording: Recording, micro_steps:
     return True
 
 
-def _is_known(error: float, micro_steps: int) -> bool:
-    """Undivided, or divided twice: any other factor may be meant."""
-    return any(math.isclose(error, known, rel_tol=1e-3) for known in (micro_steps, 1 / micro_steps))
+def _is_known(error: float, micro_steps: int, world_size: int) -> bool:
+    """Undivided, multiplied by the number of ranks besides, or divided twice: any other factor may be meant."""
+    factors = (micro_steps, micro_steps * world_size, 1 / micro_steps)
+    return any(math.isclose(error, known, rel_tol=1e-3) for known in factors)
 
 
 def _is_another_window(updates: list[Update], factor: float, micro_steps: int) -> bool:
@@ -240,12 +244,14 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
     site = next((update.loss_site for update in updates if update.loss_site), updates[0].site)
     times = f"{error:g} times too large" if error > 1 else f"{1 / error:g} times too small"
     divisions = divisions_before(recording.sources, site) if error < 1 else []
+    takes = forward_that_takes_the_count(recording.sources) if error > 1 else SourceLine()
     means = "the mean loss" if reads_as_mean(updates[0].roots) else "a mean over a count of its own"
     return Finding(
         title=f"gradients are {times}: {micro_steps} micro-batches, and {means} is multiplied by {factor:g} in each",
         ranks=ranks,
-        place=divisions[0].site if divisions else site,
+        place=divisions[0].site if divisions else takes or site,
         places=(
+            *((Place(takes, ranks, "takes **kwargs, so Trainer leaves the division to the model"),) if takes else ()),
             *(Place(one.site, ranks, f"divides by `{one.divisor}`") for one in divisions[:3]),
             Place(site, ranks, f"backward, {micro_steps} times for each step"),
             Place(updates[0].site, ranks, "the step"),
@@ -255,6 +261,9 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
         prescriptions=(
             Prescription(
                 "divide-once",
+                change="set `accepts_loss_kwargs = False` in the model's class, or divide its loss by num_items_in_batch"
+                if takes
+                else "",
                 effect=f"gradients change by the factor {1 / error:g}",
                 edits=_divided(recording, site, micro_steps) if math.isclose(error, micro_steps) else (),
             ),

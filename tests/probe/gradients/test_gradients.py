@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from jobs import replicas as jobs
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _DDPSink
 
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.probe.gradients.backwards import roots_of
@@ -195,6 +197,11 @@ def test_a_trace_has_the_sections_only_where_the_stream_is_asked_for() -> None:
     assert plan({"gradients"})[1] < 4 << 20
 
 
+def _wrapper() -> SimpleNamespace:
+    """What DistributedDataParallel's own operation asks of its wrapper."""
+    return SimpleNamespace(_ddp_sink_clone=False)
+
+
 @pytest.mark.parametrize(
     ("scale", "words"),
     [
@@ -202,6 +209,8 @@ def test_a_trace_has_the_sections_only_where_the_stream_is_asked_for() -> None:
         (lambda loss: loss / 4, "div 4;NllLoss mean"),
         (lambda loss: loss * 0.5 / 4, "div 4;mul 0.5;NllLoss mean"),
         (lambda loss: loss / torch.tensor(3.0), "div 3;NllLoss mean"),
+        (lambda loss: _DDPSink.apply(_wrapper, torch.zeros(2), loss)[1] / 4, "div 4;NllLoss mean"),
+        (lambda loss: loss.double().view(1).squeeze() * 2, "mul 2;NllLoss mean"),
         (lambda loss: (loss + 1) / 2, "div 2;Add"),
     ],
 )
