@@ -118,7 +118,7 @@ def _what(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite |
         return f"the loss is {loss.name if loss else 'not finite'}: {_WHERE[layer.what][0]} {layer.name}"
     if loss is not None:
         return f"the loss is {loss.name} when backward begins"
-    return f"the gradient of {gradient.name if gradient else 'a parameter'} is not finite, but the loss is"
+    return f"a finite loss gives {gradient.name if gradient else 'a parameter'} a gradient that is not finite"
 
 
 def _why(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None) -> str:
@@ -133,7 +133,10 @@ def _change(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite
     """What to look at next, as far as it is known where the first value arose."""
     if layer is not None and layer.what == "weight":
         first = f"look for what first made {layer.name} non-finite on {named(ranks)}"
-        return f"{first}: the gradients of earlier steps, or a loaded state"
+        return (
+            f"{first}: the gradients of earlier steps, or a loaded state. `distdoctor check-grads` in the place of `run` looks at "
+            "the gradients of each rank in every step, before they are averaged, and names rank, step and layer"
+        )
     if layer is not None and layer.what in ("input", "outside"):
         return f"look at the batch of {named(ranks)} in step {layer.step}: how it is read and normalized"
     named_one = layer or (gradient if loss is None else None)
