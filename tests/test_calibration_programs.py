@@ -25,6 +25,8 @@ def cases(family: str) -> list[dict[str, Any]]:
 
 def test_there_are_programs_of_all_families() -> None:
     assert FAMILIES == [
+        "fresh_hangs",
+        "fresh_silent",
         "hangs",
         "later_mixed",
         "mixed",
