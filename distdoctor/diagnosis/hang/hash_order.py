@@ -1,4 +1,5 @@
-"""Collectives of one line that each process issues in an order of its own, because it goes through a set of texts."""
+"""Collectives of one line that each process issues in an order of its own, because it goes through a set of texts, or a dict
+whose keys it has met in the order of its data."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import GroupCalls
+from distdoctor.diagnosis.hang.alignment import SHAPE
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.source.set_order import SetLoop, set_loop_around
+from distdoctor.diagnosis.source.set_order import SetLoop, dict_loop_around, set_loop_around
 from distdoctor.recording.recording import Call
 from distdoctor.recording.trace.layout import CallFlag
 
@@ -44,16 +46,20 @@ def hash_orders(verdict: Verdict) -> Iterator[HashOrder]:
 
 
 def hash_order_of(verdict: Verdict, incident: Incident) -> HashOrder | None:
-    """The loop over a set in which ranks of one line called for different elements, where they hash texts differently."""
+    """The loop over a set in which ranks of one line called for different elements, where they hash texts differently; or over a
+    dict that is filled under keys of the data."""
     parted, sources = incident.divergence, verdict.recording.sources
     if parted is None or not incident.in_place or not sources:
         return None
     calls = [variant.call for variant in parted.variants]
-    ranks = _hashing_differently(verdict, parted.group)
-    if not ranks or len({call.site for call in calls}) > 1:
+    if len({call.site for call in calls}) > 1:
         return None
-    loop = set_loop_around(sources, calls[0].site, calls[0].op.word, known_to_differ=True)
-    return HashOrder(loop, calls[0], ranks, 0) if loop is not None and loop.size != 1 else None
+    ranks, site, word = _hashing_differently(verdict, parted.group), calls[0].site, calls[0].op.word
+    loop = set_loop_around(sources, site, word, known_to_differ=True) if ranks else None
+    if loop is not None:
+        return HashOrder(loop, calls[0], ranks, 0) if loop.size != 1 else None
+    met = dict_loop_around(sources, site, word) if parted.differs == SHAPE else None
+    return HashOrder(met, calls[0], tuple(sorted(parted.group.members)), 0) if met is not None else None
 
 
 def _hashing_differently(verdict: Verdict, group: GroupCalls) -> tuple[int, ...]:

@@ -29,6 +29,54 @@ class SetLoop:
     text: str  # what is gone through, as it is written
     size: int
     edits: tuple[Edit, ...]  # that put it in order
+    of_dict: bool = False  # it is a dict, in the order in which its keys came
+
+
+def dict_loop_around(sources: Mapping[str, str], site: SourceLine, operation: str) -> SetLoop | None:
+    """The same of a dict that is filled under keys which the source does not write out: it has the order in which they came."""
+    program = program_of(sources)
+    for call in calls_at(sources, site, operation)[-1:]:
+        for loop, _ in program.above(call):
+            owner = _dict_of(loop.iter) if isinstance(loop, ast.For) and _depends(call, loop) else None
+            filled = next(_filled(program, owner), None) if owner is not None else None
+            if owner is not None and filled is not None and isinstance(loop, ast.For):
+                scope = program.scope_of(filled)
+                made = SourceLine(scope.path, lineno(filled), scope.traceback_name)
+                return SetLoop(
+                    SourceLine(site.path, loop.lineno, site.function), made, ast.unparse(owner), 0, (), of_dict=True
+                )
+    return None
+
+
+def _dict_of(gone_through: ast.expr) -> ast.Name | ast.Attribute | None:
+    """The `tables` of `tables`, `tables.items()`, `list(tables)`."""
+    while isinstance(gone_through, ast.Call):
+        func = gone_through.func
+        if isinstance(func, ast.Attribute) and func.attr in ("items", "keys", "values"):
+            gone_through = func.value
+        elif last_word(func) in ("list", "tuple", "enumerate", "tqdm") and gone_through.args:
+            gone_through = gone_through.args[0]
+        else:
+            return None
+    return gone_through if isinstance(gone_through, ast.Name | ast.Attribute) else None
+
+
+def _filled(program: UserProgram, owner: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
+    """What puts something into a dict under a key that is no constant: `d[key] = ...`, `d.setdefault(key, ...)`."""
+    name = ast.unparse(owner)
+    own = program.scope_of(owner)
+    for file in program.files:
+        for node in file.nodes(ast.Call, ast.Subscript):
+            scope = program.scope_of(node)
+            same = scope is own or (isinstance(owner, ast.Attribute) and scope.of_class == own.of_class)
+            if isinstance(node, ast.Subscript):
+                holder, key = node.value, node.slice if isinstance(node.ctx, ast.Store) else None
+            else:
+                at = node.func
+                holder = at.value if isinstance(at, ast.Attribute) and at.attr == "setdefault" else node
+                key = node.args[0] if holder is not node and node.args else None
+            if same and key is not None and not isinstance(key, ast.Constant) and ast.unparse(holder) == name:
+                yield node
 
 
 def set_loop_around(

@@ -10,6 +10,7 @@ How we know      If the sizes differ, the odd rank's two calls are the other ran
                  one helper, are told apart; in the two branches of a condition the calls are compared as they are written. Where
                  the calls of one line do not differ at all, the source may show that they go through a set of texts, whose
                  order depends on the hash seed: it is told where the recorded hashes of the ranks differ (likely as well).
+                 So is a line that meets itself with another size in a loop over a dict which is filled under keys of the data.
                  Two threads: where ranks stand or part in a group, and a thread of the program issued a call on it while that
                  of another thread was not over (likely: which call came first is up to the scheduler of each host).
 What to do       Issue collectives in one order: iterate over sorted names, not over a set or in order of arrival. A thread
@@ -52,7 +53,7 @@ def examine(verdict: Verdict) -> Iterator[Finding]:
         if incident.crossed is not None:
             yield _of_threads(verdict, incident, *incident.crossed)
         elif (order := hash_order_of(verdict, incident)) is not None:
-            yield _apart_by_hash(verdict, incident, order)
+            yield (_apart_by_keys if order.loop.of_dict else _apart_by_hash)(verdict, incident, order)
         elif incident.how == SWAPPED:
             yield _finding(verdict, incident.decided_by(incident.choice))
     for found in hash_orders(verdict):
@@ -150,6 +151,42 @@ def _apart_by_hash(verdict: Verdict, incident: Incident, order: HashOrder) -> Fi
         + "; ".join(f"{named(variant.ranks)}: {full(variant.call)}" for variant in parted.variants[:4]),
         prescriptions=(
             Prescription("same-order", change=f"go through sorted({loop.text}) at {at(loop.loop)}", edits=loop.edits),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
+
+
+def _apart_by_keys(verdict: Verdict, incident: Incident, order: HashOrder) -> Finding:
+    """Ranks that are at different keys of a dict: the sizes do not fit."""
+    parted, loop = incident.divergence, order.loop
+    assert parted is not None
+    return Finding(
+        title=f"call {short(order.call)}{group_words(incident)} for different keys of the dict "
+        f"`{shorten(loop.text, 60, placeholder='...')}`, which each rank has filled in the order of its own data",
+        ranks=order.ranks,
+        confidence=LIKELY,
+        stalls=incident.stalls,
+        place=loop.loop,
+        places=(
+            Place(loop.loop, order.ranks, "goes through the dict"),
+            Place(loop.made, order.ranks, "puts in what is met first"),
+            *of_variants(verdict, incident),
+        ),
+        evidence={
+            "dict": loop.text,
+            "sequence_number": parted.number,
+            "calls": [full(variant.call) for variant in parted.variants],
+            "hangs": True,
+        },
+        why="a dict keeps the order in which its keys came; "
+        + "; ".join(f"{named(variant.ranks)}: {full(variant.call)}" for variant in parted.variants[:4]),
+        prescriptions=(
+            Prescription(
+                "same-order",
+                change=f"give `{loop.text}` all of its keys in one order on every rank before {at(loop.made)}, or go through the "
+                "sorted keys of all ranks",
+            ),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),

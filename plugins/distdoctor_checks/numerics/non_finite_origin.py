@@ -134,8 +134,8 @@ def _change(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite
     if layer is not None and layer.what == "weight":
         first = f"look for what first made {layer.name} non-finite on {named(ranks)}"
         return (
-            f"{first}: the gradients of earlier steps, or a loaded state. `distdoctor check-grads` in the place of `run` looks at "
-            "the gradients of each rank in every step, before they are averaged, and names rank, step and layer"
+            f"{first}: the gradients of earlier steps, or a loaded state. `distdoctor check-grads` in the place of `run` looks "
+            "at the gradients of each rank in every step, before they are averaged, and names rank, step and layer"
         )
     if layer is not None and layer.what in ("input", "outside"):
         return f"look at the batch of {named(ranks)} in step {layer.step}: how it is read and normalized"

@@ -117,3 +117,44 @@ def test_one_line_that_meets_itself_at_another_element(names: str, hashes: tuple
         assert (finding.code, finding.ranks, finding.confidence) == ("DD107", (0, 1), LIKELY)
         assert {2, 10} <= {place.site.line for place in finding.places}
         assert finding.prescriptions[0].edits[0].text == "sorted(self.names)"
+
+
+TABLES = """\
+import torch.distributed as dist
+
+
+def evaluate(loader):
+    tables = {{}}
+    for topics in loader:
+        for topic in topics:
+            {filled}
+    for topic, table in {gone_through}:
+        dist.all_reduce(table)
+"""
+
+
+def of_tables(filled: str, gone_through: str = "tables.items()") -> list[tuple[str, int]]:
+    """Rank 1 has met the two topics in the other order."""
+    text = TABLES.format(filled=filled, gone_through=gone_through)
+    script = recording(ranks=2).source("train.py", text).collective("all_reduce", [8], site="train.py:2 main")
+    for rank, shapes in enumerate(([7, 7], [4, 4]), 0):
+        script.collective("all_reduce", shapes, site="train.py:10 evaluate", only=rank)
+    return [(one.code, one.place.line) for one in examine(script.live(), CHECKS).findings]
+
+
+@pytest.mark.parametrize("filled", ["tables.setdefault(topic, made(topic))", "tables[topic] = made(topic)"])
+def test_a_dict_that_is_filled_in_the_order_of_the_data_is_told(filled: str) -> None:
+    assert of_tables(filled) == [("DD107", 9)]
+    assert of_tables(filled, "enumerate(tables.values())") == [("DD107", 9)]
+
+
+@pytest.mark.parametrize(
+    ("filled", "gone_through"),
+    [
+        ("tables['all'] = made(topic)", "tables.items()"),
+        ("tables[topic] = made(topic)", "sorted(tables.items())"),
+        ("others[topic] = made(topic)", "tables.items()"),
+    ],
+)
+def test_a_dict_with_an_order_of_its_own_is_not_blamed(filled: str, gone_through: str) -> None:
+    assert [code for code, _ in of_tables(filled, gone_through)] == ["DD103"]
