@@ -20,7 +20,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.point_to_point import Pairs
 from distdoctor.diagnosis.source.deciding import deciding_condition
-from distdoctor.diagnosis.source.deciding_value import MEMBERS, SHAPE, TAG, deciding_value, most_telling_value
+from distdoctor.diagnosis.source.deciding_value import GROUP, MEMBERS, SHAPE, TAG, deciding_value, most_telling_value
 from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.message_order import order_question
 from distdoctor.diagnosis.source.source_file import SourceFile, source_file
@@ -52,6 +52,12 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
         return None
     if incident.is_one_way:
         return order_question(facts.recording.sources, one.site)
+    if (
+        len({(wait.call.site, wait.call.group) for wait in incident.cycle})
+        > 1
+        == len({w.call.site for w in incident.cycle})
+    ):
+        return deciding_value(facts.recording.sources, one.site, GROUP)  # one line on several groups, in several orders
     by_message = _of_message(facts, pairs, incident)
     by_past = _by_past(facts, pairs, one, other) if _is_innermost(facts, one) else None
     return by_message or by_past or _by_lines(facts, incident, one, other)

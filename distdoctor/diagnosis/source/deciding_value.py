@@ -13,11 +13,13 @@ from distdoctor.recording.recording import SourceLine
 
 ROOT, DTYPE, SHAPE, REDUCTION = "root", "dtype", "shape", "reduction"  # in what calls differ, as `alignment` says it
 TAG, MEMBERS = "tag", "members"  # the same of messages, and of groups under construction
+GROUP = "group"  # of calls on several groups
 _NAMED = {
     ROOT: ("src", "dst", "root", "group_src", "group_dst"),
     REDUCTION: ("op",),
     TAG: ("tag",),
     MEMBERS: ("ranks", "mesh_shape"),
+    GROUP: ("group", "process_group", "pg"),
 }
 
 

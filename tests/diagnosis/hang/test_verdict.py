@@ -660,3 +660,22 @@ def test_the_earliest_parting_is_the_cause_and_later_ones_are_consequences() -> 
     script.collective("barrier", group="late", asynchronous=True).instead(2, op="broadcast", root=1)
 
     assert codes(script.live()) == [("DD103", (3,))]
+
+
+SETTLE = """\
+def order(right, left):
+    return [right, left]
+def settle(edges, rank, tile):
+    for edge in order(rank, (rank - 1) % 2):
+        dist.all_reduce(tile, group=edges[edge])
+"""
+
+
+def test_a_line_that_uses_groups_in_an_order_of_each_rank_shows_what_the_order_is_made_of() -> None:
+    script = recording(ranks=2).source("train.py", SETTLE).group("a", [0, 1]).group("b", [0, 1])
+    for group in "ab":
+        script.collective("all_reduce", [4], group=group, site="train.py:5 settle")
+    (finding,) = findings(script.swapped_by(1).live())
+
+    assert finding.code == "DD108"
+    assert [place.site.line for place in finding.places[-3:]] == [5, 4, 2]
