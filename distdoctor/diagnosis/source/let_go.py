@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, last_word, source_file
+from distdoctor.diagnosis.source.rank_guard import guards_at
+from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, last_word, lineno, source_file
+from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.recording import SourceLine
 
 _EMPTYING = frozenset({"clear", "pop", "popleft", "popitem", "remove"})
@@ -27,6 +29,37 @@ def is_let_go(sources: Mapping[str, str], site: SourceLine, label: str) -> bool:
         if isinstance(function, FunctionNode) and _is_called_in_a_loop(file, function.name):
             scopes.append(function)
     return any(_lets_go(node, name, attribute) for scope in scopes for node in ast.walk(scope))
+
+
+def emptied_by_others(
+    sources: Mapping[str, str], site: SourceLine, label: str, rank: int
+) -> tuple[SourceLine, str] | None:
+    """The first line that empties what `label` names, and the condition on the rank by which this rank never comes there; None
+    where it comes to one of them, or to none at all."""
+    file = source_file(sources, site.path)
+    if file is None or "." not in label:
+        return None
+    name, program = label.rpartition(".")[2], program_of(sources)
+    made = [one for one in file.nodes(*_FUNCTIONS) if getattr(one, "name", "") != "__init__"]
+    emptying = [node for one in made for node in ast.walk(one) if _lets_go(node, name, True) and not _asks_length(node)]
+    lines: dict[SourceLine, None] = {}
+    for node in emptying:
+        scope = program.scope_of(node)
+        callers = program.callers.get(scope, ()) if scope.of_class else ()
+        for one in callers or (node,):
+            where = program.scope_of(one)
+            lines[SourceLine(where.path, lineno(one), where.traceback_name)] = None
+    barred = [
+        (line, guard) for line in lines for guard in guards_at(sources, line) if guard.lets_through(rank) is False
+    ]
+    if not lines or {line for line, _ in barred} != set(lines):
+        return None
+    line, guard = barred[0]
+    return line, guard.only_if
+
+
+def _asks_length(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_word(node.func) == "len"
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -41,7 +41,7 @@ from distdoctor.diagnosis.source.keeping_line import (
     keeping_line,
     keeps_hooks,
 )
-from distdoctor.diagnosis.source.let_go import is_let_go
+from distdoctor.diagnosis.source.let_go import emptied_by_others, is_let_go
 from distdoctor.recording.recording import Recording, SourceLine
 
 LEAST_STEPS = 24  # for what only grows in bytes
@@ -64,11 +64,14 @@ class Growth:
     graph: bool
     keeping: Keeping | None
     let_go: bool  # the source empties it, or asks for its length: then it may have a bound that was not reached
+    barred: tuple[SourceLine, str] | None = (
+        None  # where other ranks empty it, and the condition that keeps this one away
+    )
 
     @property
     def doubted(self) -> bool:
         """Whether it may be bounded: a graph only while it is whole, so that a backward pass may be still to come."""
-        return self.let_go and (not self.graph or self.holder.may_be_waiting)
+        return self.let_go and self.barred is None and (not self.graph or self.holder.may_be_waiting)
 
     @property
     def bytes_per_step(self) -> float:
@@ -121,7 +124,8 @@ def _growths(memory: Memory, rank: RankMemory) -> list[Growth]:
         keeping = keeping_line(sources, holder.site, holder.label)
         let_go = is_let_go(sources, holder.site, holder.label)
         looks = holder.graph_growth or holder.hook_growth or holder.plain_growth
-        growth = Growth(holder, looks, graph, keeping, let_go)
+        barred = emptied_by_others(sources, holder.site, holder.label, rank.rank) if let_go else None
+        growth = Growth(holder, looks, graph, keeping, let_go, barred)
         (graphs if graph else plain).append(growth)
     carriers = [one for one in graphs if one.keeping is not None]
     if not carriers and graphs:
@@ -150,7 +154,10 @@ def _finding(growths: Sequence[Growth]) -> Finding:
         title=title,
         ranks=ranks,
         place=place,
-        places=(Place(place, ranks, keeping.how if keeping else f"`{holder.label}` is held here"),) if place else (),
+        places=(
+            *((Place(place, ranks, keeping.how if keeping else f"`{holder.label}` is held here"),) if place else ()),
+            *((Place(one.barred[0], (), f"empties it only where `{one.barred[1]}`"),) if one.barred else ()),
+        ),
         evidence={
             "variable": holder.label,
             "kind": holder.kind,
@@ -202,7 +209,12 @@ def _cure(growth: Growth) -> Prescription:
     if keeps_hooks(holder.label):
         return Prescription("bound-what-is-kept", change=REGISTER_ONCE, effect=effect)
     if not growth.graph:
-        return Prescription("bound-what-is-kept", effect=effect)
+        change = (
+            f"empty it on every rank: {growth.barred[0].short} is only reached where `{growth.barred[1]}`"
+            if growth.barred
+            else ""
+        )
+        return Prescription("bound-what-is-kept", change=change, effect=effect)
     if keeping is None:
         return Prescription("detach-what-is-kept", effect=effect)
     change = f"detach `{keeping.value[:60]}` before storing it"
