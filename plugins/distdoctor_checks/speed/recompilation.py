@@ -15,18 +15,24 @@ Source           torch.compile troubleshooting: recompilation; torch._dynamo.con
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.events import RankEvents
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.recording import Job, Recording, SourceLine
+from distdoctor.recording.source_texts import line_of
 from distdoctor.recording.trace.events import Compiled
 from distdoctor.testing.rank_trace import TraceBuilder
 
+# `0/2: self.step == 3      # scale = 1 / self.step  # job/train.py:20 in forward (HINT: ...)`, as torch 2.11-2.15 write it.
+_GUARD = re.compile(r"(?:^\S+: )?(.+?)\s{2,}# (?P<text>.*?)\s+# (?P<file>\S+):(?P<line>\d+) in (?P<function>\w+)")
+_STATE = re.compile(r"(self(?:\.\w+)+) == -?[\d.]+$")  # a number that an object keeps
 FEWEST = 4  # versions of one function beyond the first, in as many steps
 
 
@@ -46,34 +52,42 @@ class Recompiled(NamedTuple):
 
 
 @check("DD514", "recompilation", severity=WARNING, live=False, stands_alone=True)
-def examine(noted: RankEvents) -> Iterator[Finding]:
-    functions: dict[tuple[int, str], list[Compiled]] = defaultdict(list)
+def examine(noted: RankEvents, recording: Recording) -> Iterator[Finding]:
+    functions: dict[tuple[int, str], dict[str, Compiled]] = defaultdict(dict)
     for rank, one in noted.events(Compiled):
         frame, _, version = one.compile_id.partition("/")
         if version.split("_")[0] not in ("", "0"):
-            functions[rank, frame].append(one)
+            known = functions[rank, frame].get(one.compile_id)  # its backward is compiled later, under the same number
+            longer = one.nanoseconds + (known.nanoseconds if known is not None else 0)
+            functions[rank, frame][one.compile_id] = replace(known or one, nanoseconds=longer)
     worst: dict[int, Recompiled] = {}
     for (rank, _), versions in functions.items():
-        again = Recompiled(rank, tuple(versions))
+        again = Recompiled(rank, tuple(versions.values()))
         if len(again.steps) >= FEWEST and (rank not in worst or len(versions) > len(worst[rank].versions)):
             worst[rank] = again
     if worst:
-        yield _finding(worst)
+        yield _finding(worst, recording)
 
 
-def _finding(worst: Mapping[int, Recompiled]) -> Finding:
+def _finding(worst: Mapping[int, Recompiled], recording: Recording) -> Finding:
     ranks = tuple(sorted(worst))
     most = max(worst.values(), key=lambda again: len(again.versions))
-    last = most.versions[-1]
+    last = next((one for one in reversed(most.versions) if one.reason), most.versions[-1])
     apart = len({again.steps for again in worst.values()}) > 1
-    reason = last.reason.partition(": ")[2] or last.reason
+    guard = _GUARD.search(last.reason)
+    reason = guard[1].strip() if guard else last.reason.partition(": ")[2] or last.reason
+    asked = _line_of(guard, recording) if guard else SourceLine()
+    state = _STATE.match(reason)
     return Finding(
         title=f"torch.compile recompiled one function {len(most.versions)} times in {len(most.steps)} steps, "
         f"{most.seconds:.1f} s{' and in different steps on each rank' if apart else ''}",
         ranks=ranks,
         confidence=LIKELY,
-        place=last.site,
-        places=(Place(last.site, ranks, "the recompiled function"),),
+        place=asked or last.site,
+        places=(
+            *((Place(asked, ranks, f"asks for what must stay: `{reason}`"),) if asked else ()),
+            Place(last.site, ranks, "the recompiled function"),
+        ),
         evidence={
             "versions": {rank: len(again.versions) + 1 for rank, again in worst.items()},
             "seconds": {rank: round(again.seconds, 2) for rank, again in worst.items()},
@@ -81,9 +95,27 @@ def _finding(worst: Mapping[int, Recompiled]) -> Finding:
             "guard": reason,
         },
         why=f"{named(ranks)}: " + (f"the last guard that failed: {reason}" if reason else "no guard was named"),
-        prescriptions=(Prescription("compile-dynamic", effect=f"up to {most.seconds:.1f} s a rank"),),
+        prescriptions=(
+            Prescription(
+                "compile-dynamic",
+                change=f"keep `{state[1]}` in a tensor (register_buffer), or compute with it outside of the compiled function: "
+                "of a number each value is compiled anew"
+                if state
+                else "",
+                effect=f"up to {most.seconds:.1f} s a rank",
+            ),
+        ),
         at_ns=last.at_ns,
     )
+
+
+def _line_of(guard: re.Match[str], recording: Recording) -> SourceLine:
+    """The line that a guard stands for, as far as it is the user's: torch shortens the path, and cites the line."""
+    for path in recording.sources:
+        here = line_of(recording.sources, path, int(guard["line"])).strip()
+        if path.endswith("/" + guard["file"].rpartition("/")[2]) and here and here.startswith(guard["text"].strip()):
+            return SourceLine(path, int(guard["line"]), guard["function"])
+    return SourceLine()
 
 
 def _job(versions: int) -> Recording:
