@@ -15,7 +15,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.recording.flight.backend_state import BackendState, GroupState, Pending
 from distdoctor.recording.flight.dumps import dump_of, read_dump
@@ -36,6 +36,8 @@ from tests.recording.nccl_job import (
 
 CHECKS = [check for check in PLUGINS.checks.values() if check.code.startswith("DD1")]
 REAL = Path(os.environ.get("DISTDOCTOR_EVIDENCE", "/nowhere"))
+WRITTEN = 1_758_001_000_000_000_000  # the files, 1,000 s after the job began: it stood for as long as torch lets it
+COPIED = WRITTEN + 86_400_000_000_000  # a day later, by cp without -p
 FAULTS = (HOST_STOPS, DEVICE_STOPS, SILENT_DEVICE, SKIPS, OTHER_SIZE, HALF_PAIR)
 
 
@@ -63,10 +65,11 @@ def some_job(seed: int) -> tuple[str, list[int], Job, dict[str, Any]]:
     return what, ranks, Job(shape, [Fault(what, rank, at) for rank in ranks], seed), how
 
 
-def recorded(job: Job, how: dict[str, Any], lost: tuple[int, ...] = (), order: int = 0) -> Recording:
+def recorded(
+    job: Job, how: dict[str, Any], lost: tuple[int, ...] = (), order: int = 0, written: int = WRITTEN
+) -> Recording:
     ranks = [rank for rank in range(job.shape.world) if rank not in lost]
     random.Random(order).shuffle(ranks)
-    written = 1_758_001_000_000_000_000
     return recording_of(dump_of(job.dump(rank, **how), rank, f"dump {rank}", written) for rank in ranks)
 
 
@@ -262,13 +265,12 @@ def test_a_batch_is_known_by_whichever_counter_it_raises(counted: str) -> None:
     assert not DeviceProgress.of(recording).fronts
 
 
-def moving(seed: int, spread: int, **how: Any) -> Recording:
+def moving(seed: int, spread: int, written: int = WRITTEN, **how: Any) -> Recording:
     """The dumps of a healthy job, each rank's written at a moment of its own within so many ticks of one in the middle."""
     dice = random.Random(seed)
     job = Job(Shape(dice.choice([2, 4]), dice.choice([2, 3]), dice.choice([1, 2]), steps=6), seed=seed)
     middle = dice.randrange(job.now // 3, job.now * 2 // 3)
     moments = [middle + dice.randrange(-spread, spread + 1) for _ in range(job.shape.world)]
-    written = 1_758_001_000_000_000_000
     return recording_of(
         dump_of(job.dump(rank, moment, **how), rank, f"dump {rank}", written) for rank, moment in enumerate(moments)
     )
@@ -282,6 +284,26 @@ def test_dumps_of_a_job_that_moves_prove_nothing_against_anybody(seed: int) -> N
 
     assert all(finding.confidence is not CERTAIN for finding in diagnosis.findings)
     assert not diagnosis.healthy
+
+
+@pytest.mark.parametrize("seed", drawn(30, since=300))
+def test_nobody_is_likely_at_fault_in_files_that_are_younger_than_any_wait(seed: int) -> None:
+    dice = random.Random(seed)
+    active_only, spread = dice.random() < 0.5, dice.choice([0, 10, 100])
+    diagnosis = diagnosed(moving(seed, spread, COPIED, active_only=active_only))
+
+    assert {finding.confidence for finding in diagnosis.findings} <= {POSSIBLE}
+
+
+def test_the_times_of_copies_do_not_show_that_a_job_stood_still() -> None:
+    job = Job(Shape(2, 2, 2), [Fault(HOST_STOPS, 5, 20)])
+    (dated,) = diagnosed(recorded(job, {})).findings
+    (copied,) = diagnosed(recorded(job, {}, written=COPIED)).findings
+
+    assert (dated.code, dated.ranks, dated.confidence) == ("DD116", (5,), LIKELY)
+    assert (copied.code, copied.ranks, copied.confidence) == ("DD116", (5,), POSSIBLE)
+    assert "the files' times are those of a copy" in copied.why
+    assert "copy" not in dated.why
 
 
 @pytest.mark.parametrize("active_only", [True, False])

@@ -12,6 +12,10 @@ from distdoctor.recording.recording import SourceLine
 
 ON_THE_HOST = "look at what {who} did after its last call: distdoctor hang-dump shows its stack while the job runs"
 MOST_CALLS = 8  # named in the evidence
+UNDATED = (
+    "; the files' times are those of a copy, so nothing shows that the job stood still and was not on its way "
+    "(copy with cp -p, scp -p or rsync -t)"
+)
 
 
 def hosts_that_stopped(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
@@ -177,7 +181,8 @@ def _jammed(jam: Jam, others: Sequence[Jam], progress: DeviceProgress, verdict: 
 
 def _why(progress: DeviceProgress, words: str) -> str:
     missing = progress.unseen
-    return words + (f"; {named(missing)} left no usable dump and may also be a cause" if missing else "")
+    unseen = f"; {named(missing)} left no usable dump and may also be a cause" if missing else ""
+    return words + unseen + (UNDATED if progress.is_undated else "")
 
 
 def _confidence(progress: DeviceProgress) -> Confidence:
