@@ -23,6 +23,7 @@ from distdoctor.recording.flight.rows import recording_of
 from distdoctor.recording.open import read_any
 from distdoctor.recording.recording import Recording
 from tests.recording.nccl_job import (
+    ADDS,
     DEVICE_STOPS,
     HALF_PAIR,
     HOST_STOPS,
@@ -115,6 +116,14 @@ def test_a_job_that_has_done_all_it_enqueued_is_healthy(active_only: bool) -> No
 
     assert not job.is_stuck
     assert diagnosis.healthy
+
+
+def test_ranks_that_are_missed_in_one_call_are_one_finding() -> None:
+    job = Job(Shape(4, 2, 1), [Fault(HOST_STOPS, rank, 20) for rank in (4, 5, 6, 7)])
+    (finding,) = diagnosed(recorded(job, {})).findings
+
+    assert (finding.code, finding.ranks) == ("DD116", (4, 5, 6, 7))
+    assert "their devices have nothing left to do: the others wait for their hosts" in finding.title
 
 
 def test_the_device_is_named_that_has_not_completed_what_its_peers_have() -> None:
@@ -229,6 +238,17 @@ def test_members_that_differ_from_rank_to_rank_are_the_cause_of_what_does_not_co
     ).findings
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD119", (5,), LIKELY)
+
+
+@pytest.mark.parametrize("frames", [True, False])
+def test_the_few_that_call_what_most_of_the_group_went_past_are_the_odd_ones(frames: bool) -> None:
+    """One tensor parallel group calls on everybody's group. Any one of the others is no more at fault than the rest of them."""
+    odd = (4, 5, 6, 7)
+    job = Job(Shape(4, 4, 1, steps=4, run_ahead=6), [Fault(ADDS, rank, 21) for rank in odd])
+    (finding,) = diagnosed(recorded(job, {"frames": frames, "active_only": not frames})).findings
+
+    assert (finding.code, finding.ranks) == ("DD101", odd)
+    assert "of the default group where the others called" in finding.title
 
 
 def test_of_a_ring_the_rank_that_left_out_a_call_is_named() -> None:
