@@ -410,6 +410,12 @@ class DeviceProgress:
         """Whether the dumps were written so long after the last call that the job had stopped, as far as the files tell."""
         return self._waited_ns >= PATIENCE_NS and not self.is_undated
 
+    @property
+    def waits_on(self) -> bool:
+        """Whether calls are pending in dumps of one moment, and no file says that the next call was only just made: a hang, as
+        far as anybody can see who has nothing but the dumps."""
+        return bool(self.fronts) and not self.moved_on and self._waited_ns >= PATIENCE_NS
+
     @cached_property
     def is_undated(self) -> bool:
         """Whether the files are younger than any job could have waited: then their times are those of a copy, and nothing says
