@@ -48,7 +48,7 @@ def test_a_rank_without_a_dump_is_not_given_that_of_an_earlier_start(tmp_path: P
     assert not diagnosis.findings
     assert "rank 2 of 4 left no dump" in diagnosis.left_open
     (said,) = troubles(recording)
-    assert "attempt_0/dump_rank_* (ranks 0-3) is of another start or another job, and was left aside" in said
+    assert "attempt_0/dump_rank_* (ranks 0-3) is of another start, job or moment, and was left aside" in said
 
 
 def test_two_jobs_of_different_sizes_are_not_mixed(tmp_path: Path) -> None:
@@ -59,6 +59,17 @@ def test_two_jobs_of_different_sizes_are_not_mixed(tmp_path: Path) -> None:
 
     assert (finding.code, finding.ranks) == ("DD116", (5,))
     assert [("small_rank_*" in said, "it counts 4 ranks" in said) for said in troubles(recording)] == [(True, True)]
+
+
+def test_two_jobs_of_one_size_are_not_mixed(tmp_path: Path) -> None:
+    """Side by side, at the same time: the later one is examined, and the other named."""
+    write(tmp_path, Job(Shape(2, 2, 1, steps=6), [Fault(HOST_STOPS, 1, 70)]), name="first_rank_")
+    write(tmp_path, Job(Shape(2, 2, 1, steps=6), [Fault(HOST_STOPS, 3, 40)]), 30_000_000_000, name="second_rank_")
+    recording = read_any(tmp_path)
+    (finding,) = examine(recording, CHECKS).findings
+
+    assert (finding.code, finding.ranks) == ("DD116", (3,))
+    assert ["first_rank_* (ranks 0-3)" in said for said in troubles(recording)] == [True]
 
 
 def test_the_folders_of_hosts_are_of_one_start(tmp_path: Path) -> None:

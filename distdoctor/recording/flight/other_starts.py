@@ -1,8 +1,8 @@
 """Dumps of several starts, or of several jobs, that lie together: the latest ones are examined, the others left aside whole.
 
 The places tell: a folder, and a name without its rank. Hosts, whose folders hold different ranks, are parts of one start; places
-that hold the same ranks, minutes apart or of jobs of different sizes, are not. Then what only the older one has, as the dump of a
-rank that left none this time, is not this job's either.
+that hold the same ranks, which end at other moments or are of jobs of different sizes, are not. Then what only the older one has,
+as the dump of a rank that left none this time, is not this job's either.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from distdoctor.recording.flight.moments import LEFTOVER_NS
 from distdoctor.recording.rank_set import named
 
 _NUMBER = re.compile(r"\d+(?!.*\d)")
@@ -35,7 +34,7 @@ class DumpSeen:
 
 @dataclass(frozen=True)
 class OtherStart:
-    """The dumps of a place that are of another start, or another job, than those that are examined."""
+    """The dumps of a place that are of another start, job or moment than those that are examined."""
 
     dumps: tuple[DumpSeen, ...]
     why: str
@@ -45,13 +44,13 @@ class OtherStart:
         folder, name = self.dumps[0].place
         ranks = named(dump.rank for dump in self.dumps)
         return (
-            f"{folder or '.'}/{name}* ({ranks}) is of another start or another job, and was left aside: {self.why}; "
+            f"{folder or '.'}/{name}* ({ranks}) is of another start, job or moment, and was left aside: {self.why}; "
             "examine it by itself"
         )
 
 
 def other_starts(dumps: Iterable[DumpSeen]) -> list[OtherStart]:
-    """The places whose dumps are of another start or job than the latest ones."""
+    """The places whose dumps are of another start, job or moment than the latest ones."""
     places: dict[tuple[str, str], list[DumpSeen]] = {}
     for dump in dumps:
         places.setdefault(dump.place, []).append(dump)
@@ -75,6 +74,8 @@ def _why_another(found: Sequence[DumpSeen], kept: dict[int, DumpSeen]) -> str:
         mine, theirs = next(pair for pair in sorted(sizes) if pair[0] != pair[1])
         return f"it counts {mine} ranks, and the later one {theirs}"
     apart = [other.last_ns - one.last_ns for one, other in twice if one.last_ns and other.last_ns]
-    if apart and min(apart) > LEFTOVER_NS:
-        return f"it ends {min(apart) / 1e9:.0f} s before the dumps of the same ranks that are examined"
+    if 2 * sum(difference != 0 for difference in apart) > len(apart):
+        seconds = max(apart) / 1e9
+        much = f"{seconds:.0f} s" if seconds >= 1 else "a moment"
+        return f"it ends {much} before the dumps of the same ranks that are examined"
     return ""
