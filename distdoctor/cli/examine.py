@@ -41,6 +41,7 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.diagnosis.attempts import story
+    from distdoctor.diagnosis.hang.coverage import hangs_unexplained
     from distdoctor.launch.post_mortem import Means, diagnose, open_recording
     from distdoctor.report.root_cause import failed
 
@@ -66,7 +67,8 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     deliver.troubles(recording)
     deliver.not_examined(diagnosis)
     job_failed = failed(recording.job)
-    hung = diagnosis.hung or (not job_failed and bool(diagnosis.stalled))
+    unexplained = bool(diagnosis.left_open) and not diagnosis.findings and hangs_unexplained(recording)
+    hung = diagnosis.hung or unexplained or (not job_failed and bool(diagnosis.stalled))
     ctx.exit(deliver.exit_code_of_examination(diagnosis, settings, hung=hung, job_failed=job_failed))
 
 

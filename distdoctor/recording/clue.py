@@ -34,6 +34,7 @@ class ClueKind(StrEnum):
         "diagnostic"  # of NCCL's own diagnostics, 2.31 and newer: what they found, and what they found in order
     )
     EXCEPTION = "exception"
+    TRAINING = "training"  # the first line that speaks of a loss or an epoch: beside other clues only
     DETAIL = "detail"  # of the exception above it; a reader's own
 
 

@@ -103,6 +103,7 @@ _TELLING = re.compile(
     r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective"
 )
+_TRAINING = re.compile(r"\b(?:loss|epochs?|tokens/s|samples/s|it/s|step)\b", re.IGNORECASE)
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
 # rank's number.
 _ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
@@ -162,12 +163,16 @@ def parse_log(text: str) -> Recording:
 
 def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
-    telling, last = [], 0
+    telling: list[tuple[int, str]] = []
+    last, training = 0, tuple[Clue, ...]()
     for last, line in _whole(lines):
+        if not training and _TRAINING.search(line):
+            training = (Clue(ClueKind.TRAINING, line[:500], line_number=last),)
         if _TELLING.search(line):
             telling.append((last, _COLOUR.sub("", line)))
     printed = PrintedRanks(line for _, line in telling)
     clues = _with_groups(tuple(_with_details(_clues(telling, printed))))
+    clues = clues and (*training, *clues)
     clues = tuple(replace(clue, lines_after=last - clue.line_number) for clue in clues)
     ends, pids = _ends(line for _, line in telling)
     killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}

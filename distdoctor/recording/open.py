@@ -110,7 +110,7 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
         f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms, no answers of NCCL's RAS and no single "
         "job log",
         way_out="Point at a run folder (.distdoctor/runs/latest), at dumps whose names end in the rank, at the clog files of "
-        "all ranks, or at one log file.",
+        "all ranks, or at one log file; several logs of one job are given one by one.",
     )
 
 

@@ -4,7 +4,8 @@ Every rank has a host that enqueues its program and a device that works through 
 of all members are at it and all of them brought the same operation and size; a receive when its send is there; sends run beside
 the queue. The host may run a fixed number of calls ahead, and waits for its device at the end of each step. Faults: the host
 stops, the device stops (before a call, or only its completions are not noted any more, as after a GPU error), a call is left
-out, has another size, a send or receive is left out. Whatever happens after the fault follows from these rules alone.
+out, has another size, a send or receive is left out, a call on everybody's group is added. Whatever happens after the fault
+follows from these rules alone.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 
 START = 1_758_000_000_000_000_000
 TICK = 1_000_000
-HOST_STOPS, DEVICE_STOPS, SILENT_DEVICE, SKIPS, OTHER_SIZE, HALF_PAIR = (
-    "host stops", "device stops", "silent device", "skips", "other size", "half a pair",
+HOST_STOPS, DEVICE_STOPS, SILENT_DEVICE, SKIPS, OTHER_SIZE, HALF_PAIR, ADDS = (
+    "host stops", "device stops", "silent device", "skips", "other size", "half a pair", "adds",
 )  # fmt: skip
 
 
@@ -159,6 +160,8 @@ class Job:
             rank.silent_from = at
         elif fault.what == OTHER_SIZE:
             rank.program[at] = replace(rank.program[at], size=rank.program[at].size + 2)
+        elif fault.what == ADDS:
+            rank.program.insert(at, Call("all_reduce", "0", 8, line=30))
         else:
             del rank.program[at]
 

@@ -15,7 +15,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.recording.flight.backend_state import BackendState, GroupState, Pending
 from distdoctor.recording.flight.dumps import dump_of, read_dump
@@ -23,6 +23,7 @@ from distdoctor.recording.flight.rows import recording_of
 from distdoctor.recording.open import read_any
 from distdoctor.recording.recording import Recording
 from tests.recording.nccl_job import (
+    ADDS,
     DEVICE_STOPS,
     HALF_PAIR,
     HOST_STOPS,
@@ -36,6 +37,8 @@ from tests.recording.nccl_job import (
 
 CHECKS = [check for check in PLUGINS.checks.values() if check.code.startswith("DD1")]
 REAL = Path(os.environ.get("DISTDOCTOR_EVIDENCE", "/nowhere"))
+WRITTEN = 1_758_001_000_000_000_000  # the files, 1,000 s after the job began: it stood for as long as torch lets it
+COPIED = WRITTEN + 86_400_000_000_000  # a day later, by cp without -p
 FAULTS = (HOST_STOPS, DEVICE_STOPS, SILENT_DEVICE, SKIPS, OTHER_SIZE, HALF_PAIR)
 
 
@@ -63,10 +66,11 @@ def some_job(seed: int) -> tuple[str, list[int], Job, dict[str, Any]]:
     return what, ranks, Job(shape, [Fault(what, rank, at) for rank in ranks], seed), how
 
 
-def recorded(job: Job, how: dict[str, Any], lost: tuple[int, ...] = (), order: int = 0) -> Recording:
+def recorded(
+    job: Job, how: dict[str, Any], lost: tuple[int, ...] = (), order: int = 0, written: int = WRITTEN
+) -> Recording:
     ranks = [rank for rank in range(job.shape.world) if rank not in lost]
     random.Random(order).shuffle(ranks)
-    written = 1_758_001_000_000_000_000
     return recording_of(dump_of(job.dump(rank, **how), rank, f"dump {rank}", written) for rank in ranks)
 
 
@@ -112,6 +116,14 @@ def test_a_job_that_has_done_all_it_enqueued_is_healthy(active_only: bool) -> No
 
     assert not job.is_stuck
     assert diagnosis.healthy
+
+
+def test_ranks_that_are_missed_in_one_call_are_one_finding() -> None:
+    job = Job(Shape(4, 2, 1), [Fault(HOST_STOPS, rank, 20) for rank in (4, 5, 6, 7)])
+    (finding,) = diagnosed(recorded(job, {})).findings
+
+    assert (finding.code, finding.ranks) == ("DD116", (4, 5, 6, 7))
+    assert "their devices have nothing left to do: the others wait for their hosts" in finding.title
 
 
 def test_the_device_is_named_that_has_not_completed_what_its_peers_have() -> None:
@@ -228,6 +240,17 @@ def test_members_that_differ_from_rank_to_rank_are_the_cause_of_what_does_not_co
     assert (finding.code, finding.ranks, finding.confidence) == ("DD119", (5,), LIKELY)
 
 
+@pytest.mark.parametrize("frames", [True, False])
+def test_the_few_that_call_what_most_of_the_group_went_past_are_the_odd_ones(frames: bool) -> None:
+    """One tensor parallel group calls on everybody's group. Any one of the others is no more at fault than the rest of them."""
+    odd = (4, 5, 6, 7)
+    job = Job(Shape(4, 4, 1, steps=4, run_ahead=6), [Fault(ADDS, rank, 21) for rank in odd])
+    (finding,) = diagnosed(recorded(job, {"frames": frames, "active_only": not frames})).findings
+
+    assert (finding.code, finding.ranks) == ("DD101", odd)
+    assert "of the default group where the others called" in finding.title
+
+
 def test_of_a_ring_the_rank_that_left_out_a_call_is_named() -> None:
     """Hosts run on behind their devices: all of them have issued everything else, and the devices wait for each other."""
     job = Job(Shape(1, 4, 2, steps=4, run_ahead=100), [Fault(SKIPS, 3, 40)])
@@ -262,13 +285,12 @@ def test_a_batch_is_known_by_whichever_counter_it_raises(counted: str) -> None:
     assert not DeviceProgress.of(recording).fronts
 
 
-def moving(seed: int, spread: int, **how: Any) -> Recording:
+def moving(seed: int, spread: int, written: int = WRITTEN, **how: Any) -> Recording:
     """The dumps of a healthy job, each rank's written at a moment of its own within so many ticks of one in the middle."""
     dice = random.Random(seed)
     job = Job(Shape(dice.choice([2, 4]), dice.choice([2, 3]), dice.choice([1, 2]), steps=6), seed=seed)
     middle = dice.randrange(job.now // 3, job.now * 2 // 3)
     moments = [middle + dice.randrange(-spread, spread + 1) for _ in range(job.shape.world)]
-    written = 1_758_001_000_000_000_000
     return recording_of(
         dump_of(job.dump(rank, moment, **how), rank, f"dump {rank}", written) for rank, moment in enumerate(moments)
     )
@@ -282,6 +304,26 @@ def test_dumps_of_a_job_that_moves_prove_nothing_against_anybody(seed: int) -> N
 
     assert all(finding.confidence is not CERTAIN for finding in diagnosis.findings)
     assert not diagnosis.healthy
+
+
+@pytest.mark.parametrize("seed", drawn(30, since=300))
+def test_nobody_is_likely_at_fault_in_files_that_are_younger_than_any_wait(seed: int) -> None:
+    dice = random.Random(seed)
+    active_only, spread = dice.random() < 0.5, dice.choice([0, 10, 100])
+    diagnosis = diagnosed(moving(seed, spread, COPIED, active_only=active_only))
+
+    assert {finding.confidence for finding in diagnosis.findings} <= {POSSIBLE}
+
+
+def test_the_times_of_copies_do_not_show_that_a_job_stood_still() -> None:
+    job = Job(Shape(2, 2, 2), [Fault(HOST_STOPS, 5, 20)])
+    (dated,) = diagnosed(recorded(job, {})).findings
+    (copied,) = diagnosed(recorded(job, {}, written=COPIED)).findings
+
+    assert (dated.code, dated.ranks, dated.confidence) == ("DD116", (5,), LIKELY)
+    assert (copied.code, copied.ranks, copied.confidence) == ("DD116", (5,), POSSIBLE)
+    assert "the files' times are those of a copy" in copied.why
+    assert "copy" not in dated.why
 
 
 @pytest.mark.parametrize("active_only", [True, False])

@@ -349,7 +349,7 @@ def test_of_two_dumps_of_one_rank_the_later_one_is_taken(tmp_path: Path) -> None
     recording = read_any(tmp_path)
 
     assert len(recording.ranks[0].calls) == 2
-    assert "took the later one" in recording.troubles[0].what
+    assert "b_rank_* (rank 0) is of another start, job or moment, and was left aside" in recording.troubles[0].what
 
 
 def test_an_empty_folder_is_nothing_to_inspect(tmp_path: Path) -> None:

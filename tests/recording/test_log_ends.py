@@ -187,3 +187,36 @@ def test_a_store_that_is_shut_down_first_is_a_warning_and_accuses_nobody() -> No
     assert [one.title for one in told(PEER + text)] == [
         "a peer has left, or did not come, while ranks 0-1,3 still waited"
     ]
+
+
+def test_of_two_that_ended_in_one_second_the_one_that_lost_a_peer_came_later() -> None:
+    ended = table((1, -9, "10:00:07"), (0, 1, "10:00:07"))
+    (finding,) = told(PEER + ended)
+    (undecided,) = told(PEER.replace("rank0", "rank3") + ended)
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD110", (1,), LIKELY)
+    assert "rank 0 ended in the same second and had lost a peer" in finding.why
+    assert (undecided.ranks, undecided.confidence) == ((0, 1), POSSIBLE)
+
+
+def test_a_broken_gpu_is_not_mended_in_the_line_that_noticed_it() -> None:
+    raised = (
+        '[rank12]:   File "/job/train.py", line 190, in main\n[rank12]: RuntimeError: CUDA error: uncorrectable ECC error '
+        "encountered\n"
+    )
+    (finding,) = told(raised)
+
+    assert (finding.code, finding.ranks) == ("DD110", (12,))
+    assert "drain the host of rank 12" in finding.prescriptions[0].change
+    assert "fix the RuntimeError" not in finding.prescriptions[0].change
+
+
+def test_a_traceback_of_any_program_is_no_rank() -> None:
+    text = '  File "/srv/app/api.py", line 10, in handler\n    raise TimeoutError("upstream")\nTimeoutError: upstream\n'
+    (finding,) = told(text)
+    (of_a_rank,) = told("".join(f"[rank3]: {line}\n" for line in text.splitlines()))
+
+    assert (finding.ranks, finding.confidence) == ((), POSSIBLE)
+    assert "a rank" not in finding.title
+    assert "nothing in the log shows that it is of a distributed job" in finding.why
+    assert (of_a_rank.ranks, of_a_rank.confidence) == ((3,), LIKELY)

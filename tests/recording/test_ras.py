@@ -179,8 +179,20 @@ def test_what_comes_by_the_standard_input_is_examined(say: Callable[..., Said]) 
     assert "DD116" in say("examine", "-", given=TABLE + BEHIND).out
     assert (
         "DD116"
-        in say("examine", "-", given=json.dumps(answer([rank(n, AllReduce=9 + (n == 1)) for n in range(3)]))).out
+        in say("examine", "-", given=json.dumps(answer([rank(n, AllReduce=9 + (n != 1)) for n in range(3)]))).out
     )
+
+
+def test_the_few_that_are_ahead_in_one_answer_accuse_nobody(say: Callable[..., Said]) -> None:
+    """Somebody comes first to each call of a job that runs; of thirty that have not come none is at fault."""
+    early = say("examine", "-", given=json.dumps(answer([rank(n, AllReduce=640 + (n in (6, 7))) for n in range(8)])))
+    late = say("examine", "-", given=json.dumps(answer([rank(n, AllReduce=640 - (n in (6, 7))) for n in range(8)])))
+
+    assert early.code == 5
+    assert "DD116" not in early.out
+    assert "ranks 6-7 are ahead of the other 6 ranks" in early.out
+    assert "ranks 6-7" in late.out
+    assert "DD116" in late.out
 
 
 def test_a_torn_file_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ def left_open(recording: Recording) -> tuple[str, ...]:
     return tuple(found[:MOST_LINES])
 
 
+def hangs_unexplained(recording: Recording) -> bool:
+    """Whether dumps are of ranks that wait in calls, whatever the cause."""
+    progress = DeviceProgress.in_dumps(recording)
+    return progress is not None and progress.waits_on
+
+
 def _missing(recording: Recording) -> Iterator[str]:
     missing = recording.missing
     if missing:

@@ -25,6 +25,9 @@ from distdoctor.recording.recording import Recording
 
 Node = tuple[Any, ...]  # ("rank", 3), ("call", group, number), ("unseen", 3)
 PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.hang.silence
+USUAL_TIMEOUT_MS = 1_800_000  # where a dump names none: gloo's, and the longest that torch sets by itself
+# Beyond the timeout nobody waits any more: torch dumps, waits a minute, and ends the process. What is left is the copying.
+COPYING_NS = 3_600_000_000_000
 FEWEST_TO_OUTVOTE = 3  # members of a group; of two that differ neither is the odd one
 
 
@@ -405,9 +408,23 @@ class DeviceProgress:
     @property
     def stood_long(self) -> bool:
         """Whether the dumps were written so long after the last call that the job had stopped, as far as the files tell."""
-        return self._waited_ns >= PATIENCE_NS
+        return self._waited_ns >= PATIENCE_NS and not self.is_undated
 
     @property
+    def waits_on(self) -> bool:
+        """Whether calls are pending in dumps of one moment, and no file says that the next call was only just made: a hang, as
+        far as anybody can see who has nothing but the dumps."""
+        return bool(self.fronts) and not self.moved_on and self._waited_ns >= PATIENCE_NS
+
+    @cached_property
+    def is_undated(self) -> bool:
+        """Whether the files are younger than any job could have waited: then their times are those of a copy, and nothing says
+        whether the job stood still when it was dumped or was on its way."""
+        timeouts = [call.timeout_ms for s in self.states.values() for group in s.groups for call in group.pending]
+        longest = max(timeouts, default=0) or USUAL_TIMEOUT_MS
+        return self._waited_ns > longest * 1_000_000 + COPYING_NS
+
+    @cached_property
     def _waited_ns(self) -> int:
         """How long before the dumps were written the last call of all was enqueued; copying a file can make that longer."""
         latest = max((call.created_ns for s in self.states.values() for g in s.groups for call in g.pending), default=0)

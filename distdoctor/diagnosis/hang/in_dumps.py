@@ -10,15 +10,23 @@ from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
 
-ON_THE_HOST = "look at what {who} did after its last call: distdoctor hang-dump shows its stack while the job runs"
+ON_THE_HOST = "look at what {who} did after the last call: distdoctor hang-dump shows the stack while the job runs"
 MOST_CALLS = 8  # named in the evidence
+UNDATED = (
+    "; the files' times are those of a copy, so nothing shows that the job stood still and was not on its way "
+    "(copy with cp -p, scp -p or rsync -t)"
+)
 
 
 def hosts_that_stopped(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
-    """Ranks whose device has done all that it was given, and whose host does not issue what the others wait for."""
+    """Ranks whose device has done all that it was given, and whose host does not issue what the others wait for: those that
+    are missed in one call together."""
+    alike: dict[tuple[str, int], list[Absence]] = {}
     for absence in progress.absences if _nothing_better(progress, verdict) else ():
         if absence.at is None:
-            yield _absent(absence, progress, verdict)
+            alike.setdefault((absence.call.words, absence.last), []).append(absence)
+    for absences in alike.values():
+        yield _absent(absences, progress, verdict)
 
 
 def hosts_that_went_elsewhere(progress: DeviceProgress, verdict: Verdict | None) -> Iterator[Finding]:
@@ -83,28 +91,35 @@ def _nothing_better(progress: DeviceProgress, verdict: Verdict | None) -> bool:
     return nothing_better(verdict) and not progress.memberships
 
 
-def _absent(absence: Absence, progress: DeviceProgress, verdict: Verdict | None) -> Finding:
-    who, call = f"rank {absence.rank}", absence.call
-    issued = f"has issued up to #{absence.last} of that group" if absence.last >= 0 else "has not posted its part"
+def _absent(absences: Sequence[Absence], progress: DeviceProgress, verdict: Verdict | None) -> Finding:
+    first, ranks = absences[0], tuple(absence.rank for absence in absences)
+    who, call, alone = named(ranks), first.call, len(ranks) == 1
+    issued = f"issued up to #{first.last} of that group" if first.last >= 0 else "not posted its part"
+    has, its = ("has", "its device has") if alone else ("have", "their devices have")
     return Finding(
-        title=f"did not reach {call.words}, and its device has nothing left to do: the others wait for its host",
-        ranks=(absence.rank,),
+        title=f"did not reach {call.words}, and {its} nothing left to do: the others wait for "
+        f"{'its host' if alone else 'their hosts'}",
+        ranks=ranks,
         confidence=_confidence(progress),
-        place=_last_place(verdict, absence.rank),
+        place=_last_place(verdict, first.rank),
         places=(
-            Place(_last_place(verdict, absence.rank), (absence.rank,), "last seen here, then nothing"),
-            *_places(verdict, [call], absence.waiting),
+            *(
+                Place(_last_place(verdict, rank), (rank,), "last seen here, then nothing")
+                for rank in ranks[:MOST_CALLS]
+            ),
+            *_places(verdict, [call], first.waiting),
         ),
         evidence={
             "waited_for": call.pending.words,
             "group": call.group.words,
-            "last_enqueued": absence.last,
-            "waiting_ranks": list(absence.waiting),
+            "last_enqueued": first.last,
+            "waiting_ranks": list(first.waiting),
         },
         why=_why(
             progress,
-            f"{named(absence.waiting)} {'has' if len(absence.waiting) == 1 else 'have'} enqueued it, {who} {issued} and has "
-            "completed all that it enqueued; only its stack shows what its host does (a lock, the GIL, a loader)",
+            f"{named(first.waiting)} {'has' if len(first.waiting) == 1 else 'have'} enqueued it, {who} {has} {issued} and {has} "
+            f"completed all that {'it' if alone else 'they'} enqueued; only {'its stack shows' if alone else 'stacks show'} what "
+            f"{'its host does' if alone else 'their hosts do'} (a lock, the GIL, a loader)",
         ),
         prescriptions=(Prescription("bound-the-wait", change=ON_THE_HOST.format(who=who)),),
     )
@@ -177,7 +192,8 @@ def _jammed(jam: Jam, others: Sequence[Jam], progress: DeviceProgress, verdict: 
 
 def _why(progress: DeviceProgress, words: str) -> str:
     missing = progress.unseen
-    return words + (f"; {named(missing)} left no usable dump and may also be a cause" if missing else "")
+    unseen = f"; {named(missing)} left no usable dump and may also be a cause" if missing else ""
+    return words + unseen + (UNDATED if progress.is_undated else "")
 
 
 def _confidence(progress: DeviceProgress) -> Confidence:

@@ -35,6 +35,10 @@ _NOWHERE = re.compile(r"^\S*Rendezvous\w*Error")  # of a launcher
 _ANY_SIZE = frozenset(
     {"ALLTOALL", "ALLTOALL_BASE", "COALESCED", "SEND", "RECV", "GATHER", "SCATTER", "ALLGATHER", "REDUCE_SCATTER"}
 )
+_OF_TORCH = re.compile(
+    r"torch|cuda|nccl|gloo|distributed|rendezvous|ChildFailed|\btrain|\bray\.|deepspeed|megatron|lightning|accelerate",
+    re.IGNORECASE,
+)
 GOES_ON_LINES = 200  # without an error among them; the stack of a process that aborts is shorter
 BY_TORCH = 92  # specificity of what torch has compared itself
 _NAMED_GROUP = re.compile(r"(PG (?:ID )?\d{1,9}[^(]{0,100})\((\w{1,100})\)")
@@ -297,13 +301,30 @@ class LogFacts:
                 return clue
         return None
 
+    @cached_property
+    def is_of_a_job(self) -> bool:
+        """Whether anything shows that this is the log of ranks: one that prints its number, a launcher, training, torch's or
+        CUDA's words. Any program may print a traceback."""
+        clues = self.recording.clues
+        return bool(self.recording.job.ends) or any(
+            clue.rank >= 0 or clue.kind is not ClueKind.EXCEPTION or _OF_TORCH.search(f"{clue.words} {clue.site.path}")
+            for clue in clues
+        )
+
+    @cached_property
+    def left_alone(self) -> frozenset[int]:
+        """Ranks that print that a peer was gone."""
+        gone = (clue.rank for clue in self.recording.clues if clue.kind is ClueKind.PEER_GONE)
+        raised = (clue.rank for clue in self.lines(ClueKind.EXCEPTION) if lacks_a_peer(clue.words))
+        return frozenset({*gone, *raised} - {-1})
+
     def goes_on_after(self, clue: Clue) -> int:
         """How many lines the log has after this one where none of them tells of an error or an end: then what it tells of did not
         end the job. 0 where it may have."""
         if self.recording.job.ends or clue.lines_after < GOES_ON_LINES:
             return 0
         later = (one for one in self.recording.clues if one.line_number > clue.line_number)
-        return 0 if any(one.kind is not ClueKind.WARNING for one in later) else clue.lines_after
+        return 0 if any(one.kind not in (ClueKind.WARNING, ClueKind.TRAINING) for one in later) else clue.lines_after
 
     @cached_property
     def killed_for_memory(self) -> tuple[int, ...]:

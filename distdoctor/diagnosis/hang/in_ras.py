@@ -8,7 +8,7 @@ that is behind in both with the same counts has stopped, where those that wait f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 
@@ -181,7 +181,11 @@ def failed_ranks(ranks: RasRanks) -> Iterator[Finding]:
             found,
             LIKELY,
             "RAS reports an asynchronous or initialisation error of the communicator",
-            Prescription("gather-backend-evidence"),
+            Prescription(
+                "gather-backend-evidence",
+                change=f"look at what {named(found)} printed (NCCL_DEBUG=INFO) and at the network and devices there: ibstat, "
+                "dmesg; an error of the network is as often the other end's",
+            ),
         )
 
 
@@ -225,6 +229,8 @@ def hosts_behind(ranks: RasRanks) -> Iterator[Finding]:
         together.setdefault(key, []).append(absence)
     for (number, counts, moved_on, others_moved), found in together.items():
         behind = tuple(sorted(one.rank for one in found))
+        if moved_on is None and _are_most(ranks.report.communicators[number], behind):
+            continue
         name = ranks.report.communicators[number].name
         waiting = sorted(found[0].waiting)
         are = "is" if len(waiting) == 1 else "are"
@@ -237,6 +243,11 @@ def hosts_behind(ranks: RasRanks) -> Iterator[Finding]:
             f"{named(waiting)} {are} ahead in it; {_standing(ranks, behind, others_moved) if stands else _SNAPSHOT}",
             Prescription("bound-the-wait", change=STACKS if likely else AGAIN),
         )
+
+
+def _are_most(communicator: Communicator, behind: Sequence[int]) -> bool:
+    """Whether most of a communicator is behind: then a few have come early to the next call, as somebody does in each."""
+    return 2 * len(behind) > communicator.size
 
 
 _SNAPSHOT = "one answer is a snapshot of a job that may be moving: only a second one with the same counts shows a hang"
@@ -320,11 +331,24 @@ def left_open(report: RasReport) -> Iterator[str]:
             f"NCCL's RAS counts what hosts have launched ({what}), not what devices completed; a second answer, some seconds "
             "later, would show what moves"
         )
+        yield from _early(ranks)
     elif not movement(report):
         yield from _not_shown(ranks)
     for communicator in report.communicators:
         if communicator.starting:
             yield f"{named(communicator.starting)} of communicator {communicator.name} are still being initialised"
+
+
+def _early(ranks: RasRanks) -> Iterator[str]:
+    """The few that are ahead of most of a communicator."""
+    for communicator in ranks.report.communicators:
+        behind = ranks.behind(communicator)
+        if behind and _are_most(communicator, sorted(behind)):
+            ahead = {ranks.rank_of(communicator, rank) for rank in communicator.counts} - behind.keys() - {None}
+            yield (
+                f"{named(one for one in ahead if one is not None)} {'is' if len(ahead) == 1 else 'are'} ahead of the other "
+                f"{len(behind)} ranks in communicator {communicator.name}, as somebody is in each call of a job that runs"
+            )
 
 
 def _not_shown(ranks: RasRanks) -> Iterator[str]:

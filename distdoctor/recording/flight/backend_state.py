@@ -26,7 +26,8 @@ class Pending:
 
     `peer` is the other end of a send or receive, counted within the group (-1: a collective); `order` is the place in the
     order of issue. A rooted operation may be complete on one member long before the others have it. `batch` is equal for the
-    sends and receives of one batch, which wait for nothing but their other ends.
+    sends and receives of one batch, which wait for nothing but their other ends. `timeout_ms`: after so long torch's watchdog
+    ends the job; 0 where nobody says.
     """
 
     operation: str
@@ -37,6 +38,7 @@ class Pending:
     created_ns: int = 0
     is_rooted: bool = False
     batch: tuple[int, int] = (0, 0)
+    timeout_ms: int = 0
 
     def __str__(self) -> str:
         return f"{self.operation} #{self.number} ({self.state})"
@@ -185,6 +187,7 @@ def _pending(entry: Mapping[str, Any]) -> Pending:
         created_ns=whole(entry.get("time_created_ns")),
         is_rooted=op in ROOTED,
         batch=(whole(entry.get("p2p_seq_id")), whole(entry.get("collective_seq_id"))) if match else (0, 0),
+        timeout_ms=whole(entry.get("timeout_ms")),
     )
 
 

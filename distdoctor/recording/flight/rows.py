@@ -15,6 +15,7 @@ import numpy as np
 from distdoctor.recording.flight.backend_state import BackendState, GroupState, LastEntry, groups_of
 from distdoctor.recording.flight.entries import FlightDump, Kind, is_users_frame, kind_of, whole
 from distdoctor.recording.flight.moments import leftover_dumps
+from distdoctor.recording.flight.other_starts import DumpSeen, other_starts
 from distdoctor.recording.flight.shared_rows import SharedRows
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble, no_rows
 from distdoctor.recording.trace.layout import CALL, FROM_ALL, GROUP, POINT_TO_POINT, Op, extend, whole_number
@@ -51,7 +52,7 @@ def recording_of_parts(parts: Iterable[DumpPart], troubles: list[Trouble] | None
     """The same of dumps that were read in several processes."""
     table, troubles = _Table(), [] if troubles is None else troubles
     by_rank: dict[int, Columns] = {}
-    for columns in (columns for part in parts for columns in table.joined(part)):
+    for columns in _of_one_start([columns for part in parts for columns in table.joined(part)], troubles):
         known = by_rank.get(columns.rank)
         by_rank[columns.rank] = columns if known is None else _better(columns, known, troubles)
     for rank, why in leftover_dumps({rank: table.state(columns) for rank, columns in by_rank.items()}).items():
@@ -130,6 +131,16 @@ def _users_depth(frames: Sequence[Any], users: dict[int, bool]) -> int:
         if is_users:
             return depth
     return len(frames)
+
+
+def _of_one_start(found: list[Columns], troubles: list[Trouble]) -> list[Columns]:
+    """The dumps without those of other starts and jobs that lie beside them."""
+    others = other_starts(
+        DumpSeen(one.source, one.rank, one.worth[0], max(map(len, one.groups.values()), default=0)) for one in found
+    )
+    troubles += [Trouble(one.words) for one in others]
+    left = {dump.source for one in others for dump in one.dumps}
+    return [one for one in found if one.source not in left] if left else found
 
 
 def _better(one: Columns, other: Columns, troubles: list[Trouble]) -> Columns:

@@ -18,7 +18,8 @@ Source           torch.distributed.elastic: the agent ends all ranks as soon as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
@@ -44,6 +45,9 @@ SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7:
 SIGABRT = 6
 OF_THE_STORE = ("TCPStore", "sendBytes failed", "recvValue failed")
 LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or its input ends
+# CUDA's words for memory, a link or a whole GPU that broke; an illegal access is the program's.
+_OF_THE_DEVICE = re.compile(r"uncorrectable (?:ECC|NVLink)|fallen off the bus|hardware stack error", re.IGNORECASE)
+_NO_JOB = "nothing in the log shows that it is of a distributed job"
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
 
@@ -80,7 +84,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     elif task := log.first_task:
         yield _task_ended(task, log)
     elif log.first_ends:
-        yield from claimed([_ended(log.first_ends)], 15)
+        yield from claimed([_ended(log.first_ends, log.left_alone)], 15)
     elif ended := log.lines(ClueKind.ENDED):
         yield _said_to_have_ended(ended[0])
     elif gone and not log.goes_on_after(gone[-1]):
@@ -91,12 +95,22 @@ def _own_error(log: LogFacts, clue: Clue) -> Finding:
     kind = clue.words.partition(":")[0]
     words = " ".join(clue.words.split())
     where = f" at {clue.site.short}" if clue.site else ""
-    return from_own_error(
+    whose = "failed" if clue.rank >= 0 else "a rank failed" if log.is_of_a_job else "a process failed"
+    change = f"fix the {kind}{where}; the other errors are its consequences"
+    if _OF_THE_DEVICE.search(words):
+        change = (
+            f"drain the host{f' of rank {clue.rank}' if clue.rank >= 0 else ''} and look at its GPU (dmesg for Xid, "
+            "nvidia-smi -q, dcgmi diag -r 3): the hardware failed, and where the program noticed it says nothing of the program"
+        )
+    found = from_own_error(
         log,
-        f"{'failed' if clue.rank >= 0 else 'a rank failed'} with {words[:160]}{' ...' if len(words) > 160 else ''}",
-        Prescription("mend-the-first-failure", change=f"fix the {kind}{where}; the other errors are its consequences"),
+        f"{whose} with {words[:160]}{' ...' if len(words) > 160 else ''}",
+        Prescription("mend-the-first-failure", change=change),
         specificity=85,
     )
+    if log.is_of_a_job or found.confidence is POSSIBLE:
+        return found
+    return replace(found, confidence=POSSIBLE, why=f"{found.why}; {_NO_JOB}")
 
 
 def _killed_for_memory(clue: Clue, log: LogFacts) -> Finding:
@@ -161,12 +175,21 @@ def _ended_words(operation: str) -> str:
     return f"Slurm ended the job: {operation.lower()}" if by_slurm else f"a process ended badly: {operation}"
 
 
-def _ended(ends: dict[int, RankEnd]) -> Finding:
-    """Who ended in the first second. Torchrun calls one of them the root cause; which was first it does not know either."""
+def _ended(ends: dict[int, RankEnd], left_alone: Collection[int]) -> Finding:
+    """Who ended in the first second. Torchrun calls one of them the root cause; which was first it does not know either. Those
+    who print that a peer was gone ended after it, where others did not."""
+    after = sorted(ends.keys() & set(left_alone))
+    if len(after) == len(ends):
+        after = []
+    ends = {rank: end for rank, end in ends.items() if rank not in after}
     ways = {f"signal {end.signal}" if end.signal else f"exit code {end.exit_code}": end.signal for end in ends.values()}
     look = " and at dmesg (out of memory?)" if SIGKILL in ways.values() else ""
     alone = len(ends) == 1
-    first = "it names whoever ended first, which is not always the cause"
+    first = (
+        "it names whoever ended first, which is not always the cause"
+        if not after
+        else (f"{named(after)} ended in the same second and had lost a peer")
+    )
     return Finding(
         title=f"ended with {' and '.join(ways)}",
         ranks=tuple(ends),

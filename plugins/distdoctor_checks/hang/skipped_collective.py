@@ -53,7 +53,7 @@ from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by, skipped_by
 from distdoctor.diagnosis.source.rank_guard import LEAVES
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
-from distdoctor.recording.trace.layout import CallFlag
+from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag
 from distdoctor.testing import recording
 
 
@@ -98,7 +98,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     odd, usual = incident.odd, incident.usual
     assert odd is not None
     return Finding(
-        title=_title(incident, odd),
+        title=_title(verdict, incident, odd),
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
@@ -121,7 +121,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     )
 
 
-def _title(incident: Incident, odd: Call) -> str:
+def _title(verdict: Verdict, incident: Incident, odd: Call) -> str:
     usual = incident.usual
     if incident.hint == JOIN and usual is not None:
         return f"ran out of inputs, and join() answered {short(odd)} of the others with {short(usual)}"
@@ -132,7 +132,15 @@ def _title(incident: Incident, odd: Call) -> str:
         return f"disagree: one side called {mine}, the other {theirs}{group_words(incident, usual)}"
     if incident.how == SKIPPED:
         return f"skipped {theirs}{group_words(incident, usual)} and went on to {mine}"
+    if odd.group != usual.group and not {odd.op, usual.op} & POINT_TO_POINT:
+        return f"called {mine}{_of(verdict, odd)} where the others called {theirs}{_of(verdict, usual)}"
     return f"called {mine} where the others called {theirs}{group_words(incident, usual)}"
+
+
+def _of(verdict: Verdict, call: Call) -> str:
+    """` of group tp (ranks 0-3)`: calls of different groups have numbers of their own."""
+    group = verdict.facts.group_of(call)
+    return f" of {group.words}" if group is not None else ""
 
 
 def _why(verdict: Verdict, incident: Incident, odd: Call) -> str:

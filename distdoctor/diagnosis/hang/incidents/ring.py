@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.facts.timeline import is_pairwise
 from distdoctor.diagnosis.finding import LIKELY, Confidence
-from distdoctor.diagnosis.hang.device_progress import FEWEST_TO_OUTVOTE, WaitEdge
+from distdoctor.diagnosis.hang.device_progress import FEWEST_TO_OUTVOTE, StuckCall, WaitEdge
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.incidents.guarding import find_guard, put_under
@@ -39,7 +39,7 @@ def judge_ring(known: HangFacts, dead: Deadlock, confidence: Confidence) -> Inci
     at_ns = max(known.timeline(wait.call.rank).wall(wait.call.entered_ns) for wait in cycle)
     everybody = tuple(sorted({rank for ring in rings for wait in ring for rank in wait.ranks}))
     incident = Incident(IncidentKind.RING, everybody, at_ns, confidence, cycle=cycle, rings=rings, waiting=dead.dead)
-    return _strayed(known, incident) or _gone_on_alone(incident) or incident
+    return _strayed(known, incident) or _gone_on_alone(known, incident) or incident
 
 
 def find_rings_in_dumps(known: HangFacts) -> Iterator[Incident]:
@@ -57,12 +57,19 @@ def find_rings_in_dumps(known: HangFacts) -> Iterator[Incident]:
 
 def _wait_of(known: HangFacts, edge: WaitEdge) -> Wait | None:
     """The call of an edge as a wait; None when its row is forgotten."""
-    log, pending = known.timeline(edge.rank).log, edge.call.pending
+    call = _call_at(known, edge.call)
+    if call is None:
+        return None
+    return Wait((call,), (edge.on,), known.facts.group_of(call), is_certain=False, is_posted=edge.is_posted)
+
+
+def _call_at(known: HangFacts, at: StuckCall) -> Call | None:
+    """The row of a call that a device is at; None when it is forgotten."""
+    log, pending = known.timeline(at.rank).log, at.pending
     for row in log.calls[log.calls["entered_ns"] == pending.created_ns]:
         call = log.call(row)
-        if call.group == edge.call.group.name and call.op.word == pending.operation:
-            group = known.facts.group_of(call)
-            return Wait((call,), (edge.on,), group, is_certain=False, is_posted=edge.is_posted)
+        if call.group == at.group.name and call.op.word == pending.operation:
+            return call
     return None
 
 
@@ -92,21 +99,34 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
         waiting=(before,),
     )
     departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
+    if not gap:
+        strayed = replace(strayed, ranks=_that_added(known, odd) or needed)
     strayed = replace(strayed, kind=IncidentKind.STRAYED, departure=departed, sides=LIKELY)  # only its habit tells
     strayed = replace(strayed, uneven=find_uneven_pass(known.uneven, strayed.ranks, strayed.at_ns))
     guard = find_guard(known.sources, odd, before.call, needed, before.ranks)
     return strayed if guard is None else put_under(strayed, *guard)
 
 
-def _gone_on_alone(incident: Incident) -> Incident | None:
-    """The incident, when one rank of a ring left out what another waits for in it, or took the wrong group."""
+def _that_added(known: HangFacts, odd: Call) -> tuple[int, ...]:
+    """The ranks that have issued a call that is not of the routine, where they are the fewer of its group; else ()."""
+    group = known.facts.group_of(odd)
+    came = [rank for rank, track in group.tracks.items() if track.count >= odd.number] if group is not None else []
+    return (
+        tuple(sorted(came)) if group is not None and not is_pairwise(odd) and 2 * len(came) < len(group.members) else ()
+    )
+
+
+def _gone_on_alone(known: HangFacts, incident: Incident) -> Incident | None:
+    """The incident, when one rank of a ring left out what another waits for in it, or took the wrong group; or when the few
+    that wait in a call are the odd ones, because more ranks of that group went on as the other did."""
     if any(wait.group is None or is_pairwise(wait.call) for wait in incident.cycle):
         return None
-    found = _missing_from_one(incident.cycle) or _alone_in_one(incident.cycle)
+    missing = _missing_from_one(incident.cycle)
+    found = missing or _alone_in_one(incident.cycle)
     if found is None:
         return None
     wait, before = found
-    return replace(
+    strayed = replace(
         incident,
         kind=IncidentKind.STRAYED,
         ranks=wait.ranks,
@@ -120,6 +140,30 @@ def _gone_on_alone(incident: Incident) -> Incident | None:
         sides=LIKELY,
         confidence=LIKELY,
     )
+    came = _that_came(before)
+    if missing is None or len(_past_it(known, wait, before)) <= len(came):
+        return strayed
+    return replace(strayed, ranks=came, odd=before.call, usual=wait.call, waiting=(wait,), departure=CallEdit(ADDED))
+
+
+def _that_came(wait: Wait) -> tuple[int, ...]:
+    """The members that have issued a call."""
+    assert wait.group is not None
+    return tuple(sorted(rank for rank, track in wait.group.tracks.items() if track.count >= wait.call.number))
+
+
+def _past_it(known: HangFacts, wait: Wait, before: Wait) -> tuple[int, ...]:
+    """The members of the group of `before` that have not issued its call, and stand in the same statement as the ranks of
+    `wait`: they have gone on like these, each in its own group."""
+    assert before.group is not None
+    came, found = _that_came(before), []
+    for rank in before.group.members if known.progress is not None else ():
+        assert known.progress is not None
+        front = known.progress.fronts.get(rank)
+        at = _call_at(known, front) if rank not in came and front is not None else None
+        if at is not None and (at.op, at.site, at.shape) == (wait.call.op, wait.call.site, wait.call.shape):
+            found.append(rank)
+    return tuple(found)
 
 
 def _missing_from_one(cycle: Sequence[Wait]) -> tuple[Wait, Wait] | None:
