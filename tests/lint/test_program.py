@@ -127,3 +127,24 @@ def test_the_variable_of_a_loop_over_ranks_is_not_the_rank() -> None:
     )
 
     assert codes(train=text) == []
+
+
+def test_where_a_value_was_made_does_not_depend_on_what_was_asked_first() -> None:
+    text = """from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.fsdp import FullyShardedDataParallel
+def wrap(args, model):
+    if args.sharded:
+        model = FullyShardedDataParallel(model)
+    else:
+        model = DistributedDataParallel(model)
+    return model, args.device
+def main(args, net):
+    model = net
+    model, device = wrap(args, model)
+"""
+    file = parse("train.py", text)
+    program, name = ParsedFiles([file]), ast.parse("model", mode="eval").body
+    wrap, main = file.module.functions["wrap"], file.module.functions["main"]
+
+    assert program.kinds(name, wrap) == {"ddp", "fsdp"}
+    assert program.kinds(name, main) == {"ddp", "fsdp"}
