@@ -266,7 +266,7 @@ class ParsedFiles:
         for binding, where in self.bindings(name, scope):
             if not binding.looped and not isinstance(binding.statement, ast.AugAssign):
                 found += self._made(binding.value, where, steps, binding.item)
-        for sharded in scope.calls:
+        for sharded in scope.calls if steps > 0 else ():  # no nearer than what the name is bound to
             if sharded.args and dotted(sharded.args[0]) == name and self.kind_of_call(sharded, scope.file) == FSDP:
                 found.append(Made(FSDP, sharded, scope))
         if name in scope.parameters:
