@@ -76,8 +76,14 @@ def _left_before(outer: ast.AST, inner: ast.AST) -> Iterator[Condition]:
         for statement in block:
             if statement is inner:
                 return
-            if isinstance(statement, ast.If) and isinstance(statement.body[-1], _LEAVING) and not statement.orelse:
+            if isinstance(statement, ast.If) and _leaves(statement.body) and not statement.orelse:
                 yield Condition(statement.test, True, statement, leaves=True)
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    """Whether who runs a block does not run what follows it; `with open(path) as f: return f.read()` is such a one."""
+    last = block[-1]
+    return _leaves(last.body) if isinstance(last, ast.With | ast.AsyncWith) else isinstance(last, _LEAVING)
 
 
 def on_rank(node: ast.AST, scope: Scope, program: ParsedFiles) -> Condition | None:
