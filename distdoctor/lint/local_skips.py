@@ -19,8 +19,8 @@ _ASKS_FOR_FILE = ("exists", "isfile", "is_file", "isdir", "is_dir")
 
 def after_exception(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
     """`except OutOfMemoryError: continue` around a backward, and a collective behind it in the same turn."""
-    tries = {end: t for end in backwards(scope) for t, inner in scope.file.enclosing(end) if _tries(t, inner)}
-    for attempt in dict.fromkeys(tries.values()):
+    around = [pair for end in backwards(scope) for pair in scope.file.enclosing(end)]
+    for attempt in dict.fromkeys(o for o, i in around if isinstance(o, ast.Try) and any(i is one for one in o.body)):
         loop = next(iter(scope.file.loops_around(attempt)), None)
         behind = [one for one in _unconditional(scope, program) if _is_behind(one, attempt, loop, scope)]
         for handler in attempt.handlers if behind else ():
@@ -69,10 +69,6 @@ def _unconditional(scope: Scope, program: ParsedFiles) -> list[Issue]:
     """What a scope issues, and not under a condition on the rank: that is told as such."""
     found = [one for one in issues(scope, program) if one.operation not in MAKES_GROUP]
     return [one for one in found if on_rank(one.way[0][0], scope, program) is None]
-
-
-def _tries(outer: ast.AST, inner: ast.AST) -> bool:
-    return isinstance(outer, ast.Try) and any(inner is one for one in outer.body)
 
 
 def _is_behind(issue: Issue, attempt: ast.AST, loop: ast.AST | None, scope: Scope) -> bool:
