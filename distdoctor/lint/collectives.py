@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.source_file import Scope, dotted, is_constant, keyword, last_word, within
+from distdoctor.diagnosis.source.source_file import Scope, argument, dotted, is_constant, keyword, last_word, within
 from distdoctor.lint.known_values import Values, runs, values_given
 from distdoctor.lint.program import ACCELERATOR, ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
@@ -26,6 +26,21 @@ COLLECTIVES = frozenset(
         *("barrier", "monitored_barrier", "new_group", "new_subgroups", "init_device_mesh"),
     )
 )
+MAKES_GROUP = ("new_group", "new_subgroups", "init_device_mesh")
+# Where `group` stands when it is given by place (torch 2.14).
+_GROUP_PLACE = {
+    **dict.fromkeys(("barrier", "monitored_barrier"), 0),
+    **dict.fromkeys(("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast"), 2),
+    **dict.fromkeys(("broadcast_object_list", "all_to_all"), 2),
+    **dict.fromkeys(("reduce", "gather", "gather_object", "scatter", "scatter_object_list"), 3),
+    **dict.fromkeys(("reduce_scatter", "reduce_scatter_tensor"), 3),
+    "all_to_all_single": 4,
+}
+# What Lightning's objects do together: of a module, of a Fabric, of a strategy, of a trainer.
+_OF_MODULE = ("all_gather",)
+_OF_FABRIC = ("barrier", "all_gather", "all_reduce", "broadcast", "save")
+_OF_STRATEGY = ("barrier", "all_gather", "reduce", "broadcast")
+_OF_TRAINER = ("save_checkpoint",)
 _OF_ACCELERATE = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes")
 MOST_STEPS = 5
 
@@ -43,17 +58,36 @@ def operation(call: ast.Call, scope: Scope, program: ParsedFiles) -> str:
     word = last_word(call.func)
     if word in COLLECTIVES:
         name = program.meaning(call.func, scope.file)
-        group = keyword(call, "group") or keyword(call, "process_group")
+        place = _GROUP_PLACE.get(word)
+        group = argument(call, place, "group") if place is not None else keyword(call, "group")
+        group = group or keyword(call, "process_group")
         if group is not None and not is_constant(group, None) and "WORLD" not in dotted(group):
             return ""
         if keyword(call, "use_local_synchronization") is not None:
             return ""  # a group that only its members make
-        return word if name.startswith("torch.distributed.") and ".nn." not in name else ""
+        if name.startswith("torch.distributed.") and ".nn." not in name:
+            return word
     if word in _OF_ACCELERATE and isinstance(call.func, ast.Attribute):
         receiver = call.func.value
         if last_word(receiver) == "accelerator" or ACCELERATOR in program.kinds(receiver, scope):
             return word
-    return ""
+    return _of_lightning(call, word, scope)
+
+
+def _of_lightning(call: ast.Call, word: str, scope: Scope) -> str:
+    """`self.all_gather(x)` of a LightningModule, `fabric.barrier()`, `trainer.strategy.reduce(x)`."""
+    if not isinstance(call.func, ast.Attribute) or "ightning" not in scope.file.text:
+        return ""
+    whose = last_word(call.func.value).strip("_")
+    if dotted(call.func.value) == "self":
+        bases = {last_word(base) for base in scope.file.bases.get(scope.class_name, ())}
+        if "LightningModule" not in bases:
+            return ""
+        alone = keyword(call, "rank_zero_only")
+        logs = word in ("log", "log_dict") and is_constant(keyword(call, "sync_dist"), True)
+        return word if word in _OF_MODULE or (logs and (alone is None or is_constant(alone, False))) else ""
+    known = {"fabric": _OF_FABRIC, "strategy": _OF_STRATEGY, "trainer": _OF_TRAINER}.get(whose, ())
+    return word if word in known else ""
 
 
 def issues(scope: Scope, program: ParsedFiles, calls: Iterable[ast.Call] | None = None) -> list[Issue]:

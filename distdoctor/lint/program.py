@@ -65,7 +65,7 @@ class ParsedFiles:
 
     files: list[SourceFile]
     _targets: dict[ast.Call, Scope | None] = field(default_factory=dict)
-    _kept: dict[tuple[int, str], tuple[Made, ...]] = field(default_factory=dict)
+    _kept: dict[tuple[int, str, int], tuple[Made, ...]] = field(default_factory=dict)  # (scope, name, steps left)
 
     @property
     def scopes(self) -> Iterator[Scope]:
@@ -105,6 +105,11 @@ class ParsedFiles:
         near = [f for f in self._by_word.get(words[-1], ()) if f.words[-len(words) :] == words]
         return max(near, key=lambda file: _shared(file.words, asking.words), default=None)
 
+    def imported_by(self, file: SourceFile) -> list[SourceFile]:
+        """The files of this program that a file imports from."""
+        names = [name for full in file.imports.values() for name in (full, full.rpartition(".")[0]) if name.strip(".")]
+        return [other for name in dict.fromkeys(names) if (other := self.module_named(name, file)) is not None]
+
     def target(self, call: ast.Call, scope: Scope) -> Scope | None:
         """The function that a call reaches, None when it is none of ours."""
         if call not in self._targets:
@@ -119,8 +124,10 @@ class ParsedFiles:
         first, _, rest = name.partition(".")
         if not name:
             return None
-        if first in ("self", "cls") and rest and "." not in rest:
-            return self._method(scope.class_name, rest, scope.file)
+        if first in ("self", "cls") and rest:
+            field_name, dot, word = rest.partition(".")
+            found = None if dot else self._method(scope.class_name, rest, scope.file)
+            return found or self._method_of_value(f"self.{field_name}", word or "__call__", scope)
         here: Scope | None = scope
         while here is not None and not rest:
             if first in here.functions:
@@ -128,7 +135,7 @@ class ParsedFiles:
             here = here.outer
         if first in scope.file.imports:
             return self._imported(self.meaning(node, scope.file), scope.file)
-        return self._method_of_value(first, rest, scope) if rest and "." not in rest else None
+        return self._method_of_value(first, rest or "__call__", scope) if "." not in rest else None
 
     def _imported(self, name: str, asking: SourceFile) -> Scope | None:
         module, _, word = name.rpartition(".")
@@ -161,7 +168,9 @@ class ParsedFiles:
         return None
 
     def _method_of_value(self, name: str, word: str, scope: Scope) -> Scope | None:
-        """`trainer.train` where `trainer = Trainer(...)`."""
+        """`trainer.train` where `trainer = Trainer(...)`, and `save(...)` where `save = Saver(...)`."""
+        if "." in word:
+            return None
         for binding, where in self.bindings(name, scope)[:4]:
             if isinstance(binding.value, ast.Call) and binding.item < 0 and not binding.looped:
                 class_name = dotted(binding.value.func)
@@ -246,10 +255,10 @@ class ParsedFiles:
         name = dotted(node)
         if not name or item >= 0:
             return ()
-        key = (id(scope), name)
+        key = (id(scope), name, steps)  # a name that is bound to itself ends with the steps
         if key not in self._kept:
-            self._kept[key] = ()  # a name bound to itself ends here
-            self._kept[key] = self._made_by_name(name, scope, steps - 1)
+            found = self._made_by_name(name, scope, steps - 1)
+            self._kept[key] = tuple({(id(one.call), one.kind): one for one in found}.values())
         return self._kept[key]
 
     def _made_by_name(self, name: str, scope: Scope, steps: int) -> tuple[Made, ...]:
@@ -257,7 +266,7 @@ class ParsedFiles:
         for binding, where in self.bindings(name, scope):
             if not binding.looped and not isinstance(binding.statement, ast.AugAssign):
                 found += self._made(binding.value, where, steps, binding.item)
-        for sharded in scope.calls:
+        for sharded in scope.calls if steps > 0 else ():  # no nearer than what the name is bound to
             if sharded.args and dotted(sharded.args[0]) == name and self.kind_of_call(sharded, scope.file) == FSDP:
                 found.append(Made(FSDP, sharded, scope))
         if name in scope.parameters:

@@ -76,19 +76,35 @@ def _left_before(outer: ast.AST, inner: ast.AST) -> Iterator[Condition]:
         for statement in block:
             if statement is inner:
                 return
-            if isinstance(statement, ast.If) and isinstance(statement.body[-1], _LEAVING) and not statement.orelse:
+            if isinstance(statement, ast.If) and _leaves(statement.body) and not statement.orelse:
                 yield Condition(statement.test, True, statement, leaves=True)
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    """Whether who runs a block does not run what follows it; `with open(path) as f: return f.read()` is such a one."""
+    last = block[-1]
+    return _leaves(last.body) if isinstance(last, ast.With | ast.AsyncWith) else isinstance(last, _LEAVING)
 
 
 def on_rank(node: ast.AST, scope: Scope, program: ParsedFiles) -> Condition | None:
     """The innermost condition on the rank that a node stands under, None when every rank reaches it."""
     inner: set[str] = set()  # what is true in any case where the node runs
     for one in conditions(node, scope):
-        if depends_on_rank(one.test, scope, program) and not (one.negated and _false_for_all(one.test, inner)):
+        known = (one.negated and _false_for_all(one.test, inner)) or _brings_context(one, scope, program)
+        if not known and depends_on_rank(one.test, scope, program):
             return one
         if not one.negated:
             inner.add(ast.unparse(one.test))
     return None
+
+
+def _brings_context(one: Condition, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether it is a decorator of ours that runs its function inside a `with`: collectives may ask for that context."""
+    if not isinstance(scope.file.parent.get(one.test), FunctionNode):
+        return False
+    name = one.test.func if isinstance(one.test, ast.Call) else one.test
+    decorator = program.function(name, scope.outer or scope)
+    return decorator is not None and any(inner.withs for inner in decorator.functions.values())
 
 
 def _false_for_all(test: ast.expr, known: set[str]) -> bool:

@@ -15,7 +15,13 @@ def _named(case: Case) -> str:
 
 @pytest.mark.parametrize(
     "case",
-    [*cases("before_sick.txt"), *cases("after_sick.txt"), *cases("tutorials.txt"), *cases("list_sick.txt")],
+    [
+        *cases("before_sick.txt"),
+        *cases("after_sick.txt"),
+        *cases("tutorials.txt"),
+        *cases("list_sick.txt"),
+        *cases("missed_at_first.txt"),
+    ],
     ids=_named,
 )
 def test_what_is_wrong_is_named(case: Case) -> None:

@@ -127,3 +127,48 @@ def test_the_variable_of_a_loop_over_ranks_is_not_the_rank() -> None:
     )
 
     assert codes(train=text) == []
+
+
+def test_where_a_value_was_made_does_not_depend_on_what_was_asked_first() -> None:
+    text = """from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.fsdp import FullyShardedDataParallel
+def wrap(args, model):
+    if args.sharded:
+        model = FullyShardedDataParallel(model)
+    else:
+        model = DistributedDataParallel(model)
+    return model, args.device
+def main(args, net):
+    model = net
+    model, device = wrap(args, model)
+"""
+    file = parse("train.py", text)
+    program, name = ParsedFiles([file]), ast.parse("model", mode="eval").body
+    wrap, main = file.module.functions["wrap"], file.module.functions["main"]
+
+    assert program.kinds(name, wrap) == {"ddp", "fsdp"}
+    assert program.kinds(name, main) == {"ddp", "fsdp"}
+
+
+def test_where_the_search_ends_one_of_two_wrappers_is_not_taken_for_the_only_one() -> None:
+    text = """from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.fsdp import FullyShardedDataParallel
+def wrap(args, model):
+    if args.sharded:
+        model = FullyShardedDataParallel(model)
+    else:
+        model = DistributedDataParallel(model)
+    return model
+def a0(args, net):
+    model = wrap(args, net)
+    a1(model)
+"""
+    text += "".join(f"def a{n}(model):\n    a{n + 1}(model)\n" for n in range(1, 7))
+    file = parse("train.py", text)
+    program, name = ParsedFiles([file]), ast.parse("model", mode="eval").body
+
+    seen = [program.kinds(name, file.module.functions[f"a{n}"]) for n in range(7)]
+
+    assert {"ddp", "fsdp"} in seen
+    assert set() in seen
+    assert all(one in (set(), {"ddp", "fsdp"}) for one in seen)

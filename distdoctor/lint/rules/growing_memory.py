@@ -16,23 +16,42 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
-from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, lineno, within
+from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_word, lineno, within
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import backwards, training_loops, without_gradients
+
+FEW = 10  # turns whose graphs are no growth
 
 
 @rule("DD401", "growing-memory", severity=WARNING)
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for loop, ends in training_loops(scope):
-            if isinstance(loop, ast.For) and dotted(loop.target) == "_":
-                continue  # a few repetitions that nobody counts, as tests make them
+            if _is_short(loop) or not _steps(scope, program):
+                continue
             losses = {dotted(end.func.value) for end in ends if isinstance(end.func, ast.Attribute)} - {""}
             for statement, kept, keeper in _keeping(loop, losses, scope):
                 if _outlives(keeper, loop, scope) and not _is_trained_on(keeper, scope):
                     yield _sighting(statement, kept, keeper, scope)
                     break
+
+
+def _is_short(loop: Loop) -> bool:
+    """A few repetitions, as tests make them: nobody counts them, or their number is written down."""
+    if not isinstance(loop, ast.For):
+        return False
+    ends = loop.iter.args if isinstance(loop.iter, ast.Call) and last_word(loop.iter.func) == "range" else []
+    few = bool(ends) and all(isinstance(one, ast.Constant) and isinstance(one.value, int) for one in ends)
+    return dotted(loop.target) == "_" or (few and all(int(ast.literal_eval(one)) <= FEW for one in ends))
+
+
+def _steps(scope: Scope, program: ParsedFiles) -> bool:
+    """Whether something is trained here: a gradient that is only looked at comes from a few passes."""
+    around = [scope, *program.reached(scope, 2), *(site.scope for site in program.callers(scope))]
+    if scope.class_name:
+        around += scope.file.classes[scope.class_name].values()
+    return any("step" in last_word(call.func) for where in around for call in where.calls)
 
 
 def _keeping(loop: Loop, losses: set[str], scope: Scope) -> Iterator[tuple[ast.AST, ast.expr, str]]:

@@ -4,7 +4,7 @@ DD301 missing-set-epoch: every epoch has the same order, because set_epoch is ne
 What it means    DistributedSampler shuffles with seed + epoch. Without set_epoch(epoch) every epoch repeats epoch 0.
 Why it hurts     The model sees one fixed order; validation looks fine, generalization quietly suffers.
 How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, and set_epoch is called nowhere
-                 in the files that create and iterate it.
+                 in the files that create and iterate it, or only on other samplers.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop.
 When it is fine  shuffle=False, a single epoch, an evaluation, a library that sets it (accelerate, Lightning).
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
@@ -16,7 +16,16 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
-from distdoctor.diagnosis.source.source_file import Loop, Scope, argument, dotted, is_constant, lineno, within
+from distdoctor.diagnosis.source.source_file import (
+    Loop,
+    Scope,
+    SourceFile,
+    argument,
+    dotted,
+    is_constant,
+    lineno,
+    within,
+)
 from distdoctor.lint.program import LOADER, SAMPLER, Made, ParsedFiles
 from distdoctor.lint.rule import Sighting, insert_before, rule
 from distdoctor.lint.training import method_calls, trains, without_gradients
@@ -33,7 +42,12 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                 continue
             sampler = _shuffling_sampler(loop.iter, scope, program)
             epochs = _epoch_loop(loop, scope, program) if sampler else None
-            if sampler is None or epochs is None or sampler.call in told or _is_told(sampler, scope, epochs[1]):
+            if (
+                sampler is None
+                or epochs is None
+                or sampler.call in told
+                or _is_told(sampler, scope, epochs[1], program)
+            ):
                 continue
             if _evaluates(loop, scope, program):
                 continue
@@ -42,6 +56,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
 
 
 def _sighting(loop: ast.For | ast.AsyncFor, scope: Scope, sampler: Made, epochs: tuple[Loop, Scope]) -> Sighting:
+    elsewhere = "set_epoch" in scope.file.text + sampler.scope.file.text + epochs[1].file.text
     outer, where = epochs
     loader = dotted(loop.iter) or (
         dotted(loop.iter.args[0]) if isinstance(loop.iter, ast.Call) and loop.iter.args else ""
@@ -52,7 +67,8 @@ def _sighting(loop: ast.For | ast.AsyncFor, scope: Scope, sampler: Made, epochs:
     return Sighting(
         node=loop,
         scope=scope,
-        title="the sampler draws the same order in every epoch: set_epoch is never called",
+        title="the sampler draws the same order in every epoch: set_epoch is never called"
+        + (" on it" if elsewhere else ""),
         why="DistributedSampler shuffles with seed + epoch, and the epoch stays 0",
         remedy="set-epoch",
         change=call,
@@ -98,8 +114,24 @@ def _counts(loop: Loop) -> bool:
     return "epoch" in text.lower()
 
 
-def _is_told(sampler: Made, scope: Scope, epochs: Scope) -> bool:
-    return any("set_epoch" in where.file.text for where in (sampler.scope, scope, epochs))
+def _is_told(sampler: Made, scope: Scope, epochs: Scope, program: ParsedFiles) -> bool:
+    """Whether a set_epoch is for this sampler, or may be: nobody can say what it is called on."""
+    near = dict.fromkeys(
+        [sampler.scope.file, scope.file, epochs.file, *(site.scope.file for site in program.callers(epochs))]
+    )
+    # a callback is handed in by whoever starts the loop
+    near |= dict.fromkeys(other for file in near for other in program.imported_by(file))
+    return any("set_epoch" in file.text and _may_tell(file, sampler, program) for file in near)
+
+
+def _may_tell(file: SourceFile, sampler: Made, program: ParsedFiles) -> bool:
+    calls = [(call, where) for where in file.scopes for call in method_calls(where, "set_epoch")]
+    for call, where in calls:
+        assert isinstance(call.func, ast.Attribute)
+        on = {one.call for one in program.made(call.func.value, where) if one.kind == SAMPLER}
+        if not on or sampler.call in on:
+            return True
+    return len(calls) < sum("set_epoch" in line.partition("#")[0] for line in file.text.splitlines())
 
 
 SICK = """

@@ -16,7 +16,7 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
-from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
+from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_word, within
 from distdoctor.lint.program import OPTIMIZER, ParsedFiles
 from distdoctor.lint.rule import Sighting, insert_after, rule
 from distdoctor.lint.training import backwards, method_calls
@@ -32,6 +32,8 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                 continue
             if not any(loop in scope.file.loops_around(end) for end in ends for loop in loops[:1]):
                 continue
+            if _is_of_one_turn(step, loops[0], scope, program):
+                continue
             if not any(_zeroes(one) for one in _around(scope, program)):
                 yield _sighting(step, ends, scope)
                 break
@@ -40,6 +42,13 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
 def _is_optimizer(step: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
     assert isinstance(step.func, ast.Attribute)
     return len(step.args) == 0 and OPTIMIZER in program.kinds(step.func.value, scope)
+
+
+def _is_of_one_turn(step: ast.Call, loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether the optimizer is made anew in each turn of the loop: it steps once."""
+    assert isinstance(step.func, ast.Attribute)
+    made = [one for one in program.made(step.func.value, scope) if one.kind == OPTIMIZER]
+    return all(one.scope is scope and within(loop, one.call, scope.file) for one in made)
 
 
 def _around(scope: Scope, program: ParsedFiles) -> list[Scope]:

@@ -3,8 +3,8 @@ DD220 norm-over-wrong-ranks: a gradient norm taken over one rank's shards.
 
 What it means    Under FSDP each rank holds a shard of every gradient. A norm summed over p.grad is the norm of those shards only.
 Why it hurts     Each rank clips by a different factor, and all of them clip too little.
-How we know      p.grad.norm() over the parameters of a sharded model, with no reduction in the function; or
-                 torch.nn.utils.clip_grad_norm_ on an FSDP1 model.
+How we know      p.grad.norm() over the parameters of a sharded model, with no reduction in the function nor, where the
+                 parameters are handed in, in its callers; or torch.nn.utils.clip_grad_norm_ on an FSDP1 model.
 What to do       FSDP1: model.clip_grad_norm_(limit). fully_shard: torch.nn.utils.clip_grad_norm_, which knows DTensor.
 When it is fine  The norm is reduced over the group (all_reduce, full_tensor).
 Source           torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_.
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
-from distdoctor.lint.program import FSDP, ParsedFiles
+from distdoctor.lint.program import FSDP, ParsedFiles, given_for
 from distdoctor.lint.rule import Sighting, replace_node, rule
 
 _REDUCING = ("all_reduce", "full_tensor", "get_total_norm", "clip_grad_norm_", "redistribute", "reduce")
@@ -58,20 +58,51 @@ def _of_torch(call: ast.Call, scope: Scope, program: ParsedFiles) -> Iterator[Si
 def _by_hand(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
     """`p.grad.norm()` for p of a sharded model."""
     for call in scope.calls:
-        if last_word(call.func) not in ("norm", "pow", "vector_norm") or not _of_gradient(call):
+        if last_word(call.func) not in ("norm", "pow", "square", "vector_norm"):
             continue
-        for bound in scope.bindings.values():
-            for binding in bound:
-                model = _model_of(binding.value) if binding.looped else None
-                if model is not None and binding.name in _names(call) and program.kinds(model, scope) == {FSDP}:
-                    yield Sighting(
-                        node=call,
-                        scope=scope,
-                        title=f"the gradient norm of {dotted(model)} is taken over this rank's shards",
-                        why="the model is sharded, and nothing in this function reduces the norm over the ranks",
-                        remedy="clip-the-whole-gradient",
-                    )
-                    return
+        for iterated in _iterated(call, scope):
+            models = _models_behind(iterated, scope, program)
+            if models and all(program.kinds(model, where) == {FSDP} for model, where in models):
+                model, where = models[0]
+                yield Sighting(
+                    node=call,
+                    scope=scope,
+                    title=f"the gradient norm of {dotted(model)} is taken over this rank's shards",
+                    why="the model is sharded, and nothing in this function reduces the norm over the ranks",
+                    remedy="clip-the-whole-gradient",
+                    also=() if where is scope else ((model, where, "hands in the parameters"),),
+                )
+                return
+
+
+def _iterated(call: ast.Call, scope: Scope) -> Iterator[ast.expr]:
+    """Where the parameters come from: of `p.grad.norm()`, or of `g.norm()` for g of a list of gradients."""
+    for name in _names(call):
+        for binding in scope.bindings.get(name, ()):
+            if binding.looped and _of_gradient(call):
+                yield binding.value
+            elif binding.looped:
+                listed = scope.bindings.get(dotted(binding.value), []) if dotted(binding.value) else []
+                for one in (binding.value, *(other.value for other in listed if not other.looped)):
+                    if isinstance(one, ast.ListComp | ast.GeneratorExp) and last_word(one.elt) == "grad":
+                        yield one.generators[0].iter
+
+
+def _models_behind(iterated: ast.expr, scope: Scope, program: ParsedFiles) -> list[tuple[ast.expr, Scope]]:
+    """The models whose parameters are iterated: here, or where callers hand them in."""
+    model = _model_of(iterated)
+    if model is not None:
+        return [(model, scope)]
+    if not isinstance(iterated, ast.Name) or iterated.id not in scope.parameters or iterated.id in scope.bindings:
+        return []
+    found = []
+    for site in program.callers(scope):
+        given = given_for(site.call, scope, iterated.id)
+        model = _model_of(given) if given is not None else None
+        if model is None or any(last_word(call.func) in _REDUCING for call in site.scope.calls):
+            return []
+        found.append((model, site.scope))
+    return found
 
 
 def _of_gradient(call: ast.Call) -> bool:

@@ -3,7 +3,8 @@ DD219 outside-the-reducer: parameters that DDP does not reduce, because they wer
 
 What it means    DDP lists the parameters that require gradients once, when it wraps. Later ones are not in that list.
 Why it hurts     Those parameters train on each rank alone and drift apart.
-How we know      After DDP(...) in the same function a layer is assigned into the model, or requires_grad is set to True.
+How we know      After DDP(...), or a function that returns a DDP, a layer is assigned into the model, or requires_grad is set
+                 to True.
 What to do       Build and unfreeze first, wrap last; wrap again after unfreezing.
 When it is fine  Freezing after wrapping; a new DDP(...) after the change.
 Source           torch.nn.parallel.DistributedDataParallel: "do not change the model's parameters after wrapping".
@@ -23,7 +24,7 @@ from distdoctor.lint.rule import Sighting, rule
 @rule("DD219", "outside-the-reducer", severity=ERROR)
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
-        wraps = [call for call in scope.calls if program.kind_of_call(call, scope.file) == DDP]
+        wraps = [call for call in scope.calls if _wraps(call, scope, program)]
         if not wraps:
             continue
         last = max(wraps, key=lineno)
@@ -31,7 +32,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
         for node, owner, what in _changes(scope, program):
             if lineno(node) <= lineno(last) or owner not in inside or exclusive(node, last, scope.file):
                 continue
-            if not _frozen_between(owner, last, node, scope):
+            if not _frozen_later(owner, last, scope):
                 yield Sighting(
                     node=node,
                     scope=scope,
@@ -41,6 +42,14 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                     also=((last, scope, "wraps the model"),),
                 )
                 break
+
+
+def _wraps(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
+    """`DDP(net)`, and `build(args)` that returns a wrapped model of its own making."""
+    if program.kind_of_call(call, scope.file) == DDP:
+        return True
+    target = program.target(call, scope)
+    return target is not None and bool(target.returns) and program.kinds(call, scope) == {DDP}
 
 
 def _names_of(wrap: ast.Call, scope: Scope) -> set[str]:
@@ -67,17 +76,24 @@ def _changes(scope: Scope, program: ParsedFiles) -> Iterator[tuple[ast.AST, str,
             yield call, _owner(call.func.value, scope), "parameters are unfrozen"
 
 
-def _frozen_between(owner: str, wrap: ast.Call, node: ast.AST, scope: Scope) -> bool:
-    """`requires_grad_(False)` after wrapping: what is unfrozen then was on DDP's list."""
-    return any(
-        isinstance(call.func, ast.Attribute)
+def _frozen_later(owner: str, wrap: ast.Call, scope: Scope) -> bool:
+    """Frozen after wrapping, as a GAN's critic is in every turn: what is unfrozen then was on DDP's list."""
+    frozen: list[tuple[ast.AST, ast.expr]] = [
+        (call, call.func.value)
+        for call in scope.calls
+        if isinstance(call.func, ast.Attribute)
         and call.func.attr == "requires_grad_"
         and bool(call.args)
         and is_constant(call.args[0], False)
-        and _owner(call.func.value, scope) == owner
-        and lineno(wrap) < lineno(call) < lineno(node)
-        for call in scope.calls
-    )
+    ]
+    frozen += [
+        (assign, target.value)
+        for assign in scope.assigns
+        if isinstance(assign, ast.Assign) and is_constant(assign.value, False)
+        for target in assign.targets
+        if isinstance(target, ast.Attribute) and target.attr == "requires_grad"
+    ]
+    return any(_owner(model, scope) == owner and lineno(node) > lineno(wrap) for node, model in frozen)
 
 
 def _owner(node: ast.expr, scope: Scope) -> str:

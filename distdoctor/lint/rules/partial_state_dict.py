@@ -4,7 +4,8 @@ DD125 partial-state-dict: only some ranks ask for the state dict of a sharded mo
 What it means    state_dict of a sharded model gathers the shards: it is a collective. So are get_model_state_dict and
                  torch.distributed.checkpoint's save and load.
 Why it hurts     The rank that saves waits for shards that the others never send.
-How we know      The call is under a condition on the rank, and the model was wrapped by FSDP or fully_shard.
+How we know      The call is under a condition on the rank, and the model was wrapped by FSDP or fully_shard, or the script gives
+                 its Accelerator a plugin that shards.
 What to do       Get the state dict on every rank and write the file on one.
 When it is fine  DDP: its state dict is local. no_dist=True. A model that is sharded only afterwards.
 Source           torch.distributed.checkpoint.state_dict: all ranks have to call it; rank0_only leaves the others an empty dict.
@@ -16,8 +17,8 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
-from distdoctor.diagnosis.source.source_file import Scope, dotted, is_constant, keyword, last_word, lineno
-from distdoctor.lint.program import FSDP, ParsedFiles
+from distdoctor.diagnosis.source.source_file import Scope, SourceFile, dotted, is_constant, keyword, last_word, lineno
+from distdoctor.lint.program import ACCELERATOR, FSDP, ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
 
@@ -70,9 +71,17 @@ def _gathers(call: ast.Call, scope: Scope, program: ParsedFiles) -> str:
         return word
     if word in _OF_CHECKPOINT and name.startswith("torch.distributed.checkpoint."):
         return "" if is_constant(keyword(call, "no_dist"), True) else f"checkpoint.{word}"
+    if word == "get_state_dict" and isinstance(call.func, ast.Attribute) and _shards_by_accelerate(scope.file):
+        return f"accelerator.{word}" if ACCELERATOR in program.kinds(call.func.value, scope) else ""
     if word == "state_dict" and isinstance(call.func, ast.Attribute):
         return word if program.kinds(call.func.value, scope) == {FSDP} else ""
     return ""
+
+
+def _shards_by_accelerate(file: SourceFile) -> bool:
+    """Whether the file gives its Accelerator a plugin that shards: of a DDP model get_state_dict is local."""
+    plugins = ("FullyShardedDataParallelPlugin", "DeepSpeedPlugin")
+    return any(full.rpartition(".")[2] in plugins for full in file.imports.values())
 
 
 SICK = """

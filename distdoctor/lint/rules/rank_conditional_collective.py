@@ -5,7 +5,9 @@ What it means    A collective needs every rank of its group. This one, or a call
                  condition on the rank.
 Why it hurts     The ranks that skip it go on, the others wait until the timeout.
 How we know      The condition differs between ranks, and its other branch issues no collective. Helper
-                 functions are followed, within the file and across files.
+                 functions are followed, within the file and across files. A rank that catches an exception around its
+                 backward and goes on skips what follows too (a warning), and so does one that finds a file which
+                 another rank is writing (possible).
 What to do       Move the collective out of the condition; keep inside it only what one rank should do.
 When it is fine  Both branches issue it; one barrier for rank 0 and one for the others; a subgroup given as `group=`.
 Source           torch.distributed: collectives have to be called by all ranks of the group.
@@ -18,7 +20,8 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
-from distdoctor.lint.collectives import Issue, calls_in, issues
+from distdoctor.lint.collectives import MAKES_GROUP, Issue, calls_in, issues
+from distdoctor.lint.local_skips import after_exception, beside_writer
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import Condition, conditions, depends_on_rank, on_rank, only_ranks_of
 from distdoctor.lint.rule import Sighting, rule
@@ -27,15 +30,18 @@ from distdoctor.lint.rule import Sighting, rule
 @rule("DD112", "rank-conditional-collective", severity=ERROR)
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
-        guarded = [(one, on_rank(one.way[0][0], scope, program)) for one in issues(scope, program)]
+        issued = [one for one in issues(scope, program) if one.operation not in MAKES_GROUP]  # those are DD119
+        guarded = [(one, on_rank(one.way[0][0], scope, program)) for one in issued]
         under = [(issue, condition) for issue, condition in guarded if condition is not None]
         told: set[ast.AST] = set()
         for issue, condition in under:
             if condition.statement in told or _may_exclude_each_other(issue, condition, scope, program):
                 continue
-            if not _answered(issue, condition, under, scope, program):
+            if not answered(issue, condition, under, scope, program):
                 told.add(condition.statement)
                 yield _sighting(issue, condition, scope)
+        yield from after_exception(scope, program)
+        yield from beside_writer(scope, program)
 
 
 def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, program: ParsedFiles) -> bool:
@@ -49,7 +55,7 @@ def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, pr
     return any(one.statement is not condition.statement for one in inner)
 
 
-def _answered(
+def answered(
     issue: Issue, condition: Condition, under: list[tuple[Issue, Condition]], scope: Scope, program: ParsedFiles
 ) -> bool:
     """Whether the ranks on the other side of the condition issue something too."""

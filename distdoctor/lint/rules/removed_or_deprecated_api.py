@@ -20,6 +20,7 @@ from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, SourceFile, dotted
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, replace_node, rule
+from distdoctor.lint.torch_names import looks_invented, nearest
 
 _DEPRECATED = {
     "torch.cuda.amp.GradScaler": 'torch.amp.GradScaler("cuda")',
@@ -61,6 +62,7 @@ _NEVER = {
 
 @rule("DD804", "removed-or-deprecated-api", severity=NOTE)
 def see(program: ParsedFiles) -> Iterator[Sighting]:
+    added = _added(program)
     for file in program.files:
         if "torch" not in file.text:
             continue
@@ -71,6 +73,44 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             both = "FullyShardedDataParallel" in name and ("fully_shard(" in file.text or "fsdp2" in file.text.lower())
             if not both and not _guarded(nodes[0], file):
                 yield _sighting(name, nodes, file)
+        if "distributed" in file.text and not any(word in file.text for word in _EXTENDED):
+            yield from _invented(file, added, program)
+
+
+def _added(program: ParsedFiles) -> set[str]:
+    """What the files themselves set: `dist.all_reduce_mean = ...`."""
+    assigns = ((one, file) for file in program.files for scope in file.scopes for one in scope.assigns)
+    return {
+        program.meaning(target, file)
+        for one, file in assigns
+        if isinstance(one, ast.Assign)
+        for target in one.targets
+        if isinstance(target, ast.Attribute)
+    }
+
+
+def _invented(file: SourceFile, added: set[str], program: ParsedFiles) -> Iterator[Sighting]:
+    """`dist.all_reduce_sum(x)`: a call of what torch.distributed never had."""
+    for scope in file.scopes:
+        for call in scope.calls:
+            name = program.meaning(call.func, file)
+            start, _, word = name.rpartition(".")
+            if name in added or start != "torch.distributed" or not looks_invented(word) or _guarded(call, file):
+                continue
+            if program.bindings(dotted(call.func).partition(".")[0], scope):
+                continue  # somebody else's, under this name
+            yield Sighting(
+                node=call,
+                scope=scope,
+                title=f"torch.distributed has no {word}; use torch.distributed.{nearest(word)}",
+                why="no torch from 1.4 to 2.14 has a function of this name: AttributeError when this line runs",
+                change=f"{word} -> {nearest(word)}",
+                severity=ERROR,
+                evidence={"api": f"torch.distributed.{word}", "uses": 1},
+            )
+
+
+_EXTENDED = ("npu", "habana", "xla")  # backends that add functions to torch.distributed
 
 
 def _uses(file: SourceFile, program: ParsedFiles) -> Iterator[tuple[str, ast.AST]]:

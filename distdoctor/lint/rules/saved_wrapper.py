@@ -4,7 +4,8 @@ DD701 saved-wrapper: the wrapped model is saved instead of the model.
 What it means    torch.save(model) of a DDP or DataParallel model pickles the wrapper, with its process group and its buckets; its
                  state_dict has `module.` before every name.
 Why it hurts     The first loads only inside a job with a process group; loading the second into the plain model fails.
-How we know      The object that torch.save is given is the wrapper; or its state_dict is saved and nothing here loads one.
+How we know      The object that torch.save is given is the wrapper; or its state_dict is saved, and nothing here loads one
+                 or only into models that are plainly not wrapped.
 What to do       torch.save(model.module.state_dict(), path).
 When it is fine  The script itself loads the checkpoint back into a wrapped model.
 Source           PyTorch tutorials: saving and loading torch.nn.DataParallel models.
@@ -16,10 +17,11 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE, WARNING
-from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
+from distdoctor.diagnosis.source.source_file import Scope, SourceFile, dotted, last_word
 from distdoctor.lint.program import DDP, DP, ParsedFiles
 from distdoctor.lint.rank_conditions import conditions
 from distdoctor.lint.rule import Sighting, rule
+from distdoctor.lint.training import method_calls
 
 
 @rule("DD701", "saved-wrapper", severity=WARNING)
@@ -32,7 +34,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             state = None if wrapper is not None else _state_of_wrapper(call.args[0], scope, program)
             if wrapper is not None:
                 yield _sighting(call, dotted(wrapper), scope, whole=True)
-            elif state is not None and "load_state_dict" not in scope.file.text and not _asked(call, scope):
+            elif state is not None and not _asked(call, scope) and not _loads_into_wrapper(scope.file, program):
                 yield _sighting(call, dotted(state), scope, whole=False)
 
 
@@ -48,6 +50,31 @@ def _asked(call: ast.Call, scope: Scope) -> bool:
         last_word(getattr(n, "func", None)) in ("isinstance", "hasattr")
         for c in conditions(call, scope)
         for n in ast.walk(c.test)
+    )
+
+
+def _loads_into_wrapper(file: SourceFile, program: ParsedFiles) -> bool:
+    """Whether a state may be loaded back into a wrapper: who receives it is not plainly a model without one."""
+    text = file.text
+    if "load_state_dict" not in text:
+        return False
+    if "module." in "".join(str(one.value) for one in file.nodes(ast.Constant) if isinstance(one.value, str)):
+        return True  # names are changed on the way
+    calls = [(one, where) for where in file.scopes for one in method_calls(where, "load_state_dict")]
+    return not calls or any(not _is_plain(one.func, where, program) for one, where in calls)
+
+
+def _is_plain(function: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
+    """An optimizer or something beside the model; or a model that this function makes and never wraps."""
+    assert isinstance(function, ast.Attribute)
+    name = dotted(function.value)
+    if any(part in name.lower() for part in ("optim", "sched", "scaler", "ema", "sampler", "loader")):
+        return True
+    made = scope.bindings.get(name, []) if name else []
+    return (
+        bool(made)
+        and all(isinstance(one.value, ast.Call) and one.item < 0 and not one.looped for one in made)
+        and not program.kinds(function.value, scope)
     )
 
 
