@@ -41,8 +41,9 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, Severity, str, str, dic
     (jobs.contrastive, {}, "DD217", WARNING, LIKELY, "# no gradient", {"step": 1, "op": "all_gather"}),
     (jobs.contrastive, {"how": "detached queries"}, "DD217", NOTE, POSSIBLE, "# no gradient", {"step": 1, "op": "all_gather"}),
     (jobs.classified_after_gathering, {}, "DD217", ERROR, CERTAIN, "# and the body is cut off", {"step": 1}),
-    *((jobs.summed_in_place, {"how": how}, "DD217", WARNING, LIKELY, "# summed in place", {"step": 1, "op": "all_reduce"})
-      for how in ("loss", "statistics", "flat", "handle", "averaged by hand")),
+    (jobs.summed_in_place, {"how": "statistics"}, "DD217", WARNING, LIKELY, "# summed in place", {"step": 1, "op": "all_reduce"}),
+    *((jobs.summed_in_place, {"how": how}, "DD217", NOTE, LIKELY, "# summed in place", {"step": 1, "op": "all_reduce"})
+      for how in ("loss", "flat", "handle", "averaged by hand")),
     (jobs.old_scaler, {}, "DD804", NOTE, CERTAIN, "torch.cuda.amp.GradScaler", {"instead": 'torch.amp.GradScaler("cuda")'}),
 ]  # fmt: skip
 

@@ -7,6 +7,7 @@ and nothing is read but whether a kept tensor requires a gradient; so this holds
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -97,7 +98,8 @@ class Reductions:
         for one in pending:
             if one.site not in self._told and _decides(one, graph, users):
                 self._told.add(one.site)
-                found = DetachedGather("all_reduce", True, one.step, one.nbytes, one.ranks)
+                only = _is_only_way(root.grad_fn, pending, users)
+                found = DetachedGather("all_reduce", True, one.step, one.nbytes, one.ranks, only, _value(root))
                 self.context.trace.note(found, site=one.site)
 
 
@@ -127,6 +129,28 @@ def _decides(one: Reduction, graph: Iterable[Any], users: dict[Any, list[Any]]) 
         seen.update(following)
         waiting.extend(following)
     return kept
+
+
+def _is_only_way(root: Any, sums: Iterable[Reduction], users: dict[Any, list[Any]]) -> bool:
+    """Whether everything that is trained decides the loss through the sums alone, by what was computed from them afterwards."""
+    since = {known: one.since for one in sums for known in one.made}
+    seen, waiting = {root}, [root]
+    while waiting:
+        node = waiting.pop()
+        summed = since.get((node._sequence_nr(), node.name()))
+        if summed is not None and all(user._sequence_nr() >= summed for user in users[node]):
+            continue
+        if summed is not None or hasattr(node, "variable"):  # used before the sum as well; a leaf
+            return False
+        following = [one for one, _ in node.next_functions if one is not None and one not in seen]
+        seen.update(following)
+        waiting.extend(following)
+    return True
+
+
+def _value(loss: Tensor) -> float:
+    """Of a loss in host memory. Asking a device for it would wait."""
+    return float(loss.detach()) if loss.device.type == "cpu" and loss.numel() == 1 else math.nan
 
 
 def _is_number(tensor: Tensor, number: int) -> bool:

@@ -10,6 +10,7 @@ Standard library only: this module is imported inside the ranks.
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -368,6 +369,8 @@ class DetachedGather(TraceEvent):
     step: int = 0
     nbytes: int = 0
     ranks: Ranks = ()  # that were summed in place; of a gathering it is not told
+    only: bool = False  # no other way leads from the loss to what is trained than through the sums
+    loss: float = math.nan  # in host memory, when it was summed in place
 
 
 @kind(35)

@@ -9,7 +9,8 @@ How we know      The gathered input requires a gradient, gradients are enabled, 
                  the collective's output bits without a gradient. `cut`: the loss has no other path to the features. Where
                  the source detached the features for the gathering and trains on the same ones as well: a note, possible.
                  Of a sum: ranks that average their gradients (by a mean, not a sum) computed something from it afterwards that
-                 the loss is made of, and that was kept for backward because the gradient depends on its value: likely.
+                 the loss is made of, and that was kept for backward because the gradient depends on its value: likely. A note
+                 where the loss was the same on all of them and depends on what they train through the sum alone.
 What to do       Gather with torch.distributed.nn.functional.all_gather, or put this rank's own features back into the gathered
                  list. Sum with torch.distributed.nn.functional.all_reduce, whose result is a new tensor.
 When it is fine  Gathering or summing for a metric, under no_grad or of a detached tensor; a list into which own features are put
@@ -21,6 +22,7 @@ Source           torch.distributed.all_gather: "not differentiable"; torch.distr
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -47,7 +49,7 @@ def examine(gradients: Gradients, replicas: Replicas | None) -> Iterator[Finding
     for by_rank in summed.values():
         mistaken = {rank: one for rank, one in by_rank.items() if _are_averaged(one.ranks, gradients, replicas)}
         if mistaken:
-            yield _summed(mistaken)
+            yield _scaled(mistaken) if _is_one_loss(mistaken) else _summed(mistaken)
     for (site, op, reached, nbytes), events in seen.items():
         ranks = tuple(sorted({rank for rank, _, _ in events}))
         cut, meant = not reached, op.endswith(DETACHED)
@@ -99,6 +101,36 @@ def _summed(by_rank: dict[int, DetachedGather]) -> Finding:
         "small, of others it is wrong",
         prescriptions=(Prescription("reduce-with-gradient"),),
         severity=WARNING,
+        confidence=LIKELY,
+        at_ns=min(other.at_ns for other in by_rank.values()),
+    )
+
+
+def _is_one_loss(by_rank: dict[int, DetachedGather]) -> bool:
+    """Whether all ranks had the very same loss of the sums, and nothing else leads to what they train: then each has its part of
+    one gradient, and the parts miss nothing but the sum over them."""
+    found = list(by_rank.values())
+    members = all(set(one.ranks) <= set(by_rank) for one in found)
+    same = len({(one.step, one.loss) for one in found}) == 1 and not math.isnan(found[0].loss)
+    return members and same and all(one.only for one in found)
+
+
+def _scaled(by_rank: dict[int, DetachedGather]) -> Finding:
+    ranks, one = tuple(sorted(by_rank)), by_rank[min(by_rank)]
+    count = len(one.ranks)
+    return Finding(
+        title=f"step {one.step}: {named(ranks)} compute one loss from what all_reduce summed, and average their parts of its "
+        f"gradient: it is {count} times too small",
+        ranks=ranks,
+        place=one.site,
+        places=(Place(one.site, ranks, f"all_reduce of what requires a gradient, {one.nbytes:,} bytes"),),
+        evidence={"step": one.step, "op": one.operation, "bytes": one.nbytes, "loss": one.loss},
+        why=f"the loss of step {one.step}, {one.loss:.6g}, is the same on {named(ranks)} and depends on the parameters by the "
+        f"sum alone: the gradient over all ranks is the sum of theirs. The mean is {count} times smaller and misses no part. "
+        "A learning rate that was tuned like this makes up for it, and optimizers that divide by the size of the gradient "
+        "(Adam, LARS) hardly see it",
+        prescriptions=(Prescription("reduce-with-gradient"),),
+        severity=NOTE,
         confidence=LIKELY,
         at_ns=min(other.at_ns for other in by_rank.values()),
     )

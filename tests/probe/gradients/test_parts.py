@@ -108,6 +108,26 @@ def test_a_sum_in_place_is_noted_where_the_loss_depends_on_it_and_nothing_is_kep
     assert alive() is None
 
 
+@pytest.mark.parametrize("how", ["alone", "beside", "used before as well", "views"])
+def test_whether_the_loss_depends_on_what_is_trained_through_the_sum_alone_is_noted(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reductions = summed(context_in(tmp_path), monkeypatch)
+    reduce = reductions._around(lambda tensor: tensor.data.mul_(2))
+    weight = torch.ones(3, 3, requires_grad=True)
+    part = weight * 3
+    before = part.pow(2).sum()
+
+    reduce(part)
+    diagonal = torch.diagonal(part).add_(-1).pow_(2).sum() if how == "views" else 0
+    after = diagonal + part.flatten()[:-1].pow(2).sum()
+    loss = after + {"beside": weight.sum(), "used before as well": before}.get(how, torch.zeros(()))
+    reductions.backward_begins(loss)
+
+    (noted,) = told_of(tmp_path)
+    assert (noted.only, noted.loss) == (how in ("alone", "views"), float(loss.detach()))
+
+
 @pytest.mark.parametrize("how", ["used before", "linear", "one number", "made up for", "detached"])
 def test_a_sum_in_place_that_the_gradient_does_not_miss_is_not_noted(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
