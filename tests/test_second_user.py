@@ -223,6 +223,21 @@ print("laid", flush=True); sys.stdin.read()
 """
 
 
+def test_folders_that_may_not_be_entered_do_not_keep_a_log_beside_them_from_being_read(place: Path) -> None:
+    folder = place / "logs"
+    (folder / "listed").mkdir(parents=True)
+    (folder / "closed").mkdir()
+    (folder / "listed" / "inner").mkdir()
+    (folder / "job.log").write_text("[rank1]: ValueError: boom\n")
+    (folder / "listed").chmod(0o744)
+    (folder / "closed").chmod(0o700)
+
+    examined = as_other(SAME_COMMAND, "examine", str(folder))
+
+    assert "ValueError: boom" in examined.stdout, examined.stderr
+    assert "could not go on" not in examined.stderr
+
+
 def test_roots_hang_dump_is_safe_beside_another_users_lies(place: Path) -> None:
     place.chmod(0o777)
     trap, roots, own = place / "trap", place / "roots", place / "own"
