@@ -7,8 +7,11 @@ calls on, in the quickest training that calls it. What each rank computes, its e
 to be as without the bug; one more line may be written. The recording has to say that something is missing. The kinds: an error, a
 MemoryError, a rest, and a signal whose handler is the program's and raises, which the program has to get.
 
-This process imports torch once and forks the ranks, which end as a program ends. So a function takes a second, not ten. Of the
-rests, which stop nothing, `TOGETHER` functions are tried at once; those of a lot that shows something are tried one by one.
+This process imports torch once and forks the ranks, which end as a program ends. So a job takes a second, not ten. Several
+functions are tried in one job. What counts of it is a function that was called with its bug, of whose bug the recording speaks by
+name; the others are tried in smaller lots and at last alone, and so are all of a lot that shows something. Of the signals one
+strikes in a job: `--sample 5` tries only every fifth function with one.
+
 Started several times with one FILE and another part each, it uses several cores; what FILE has already is not tried again.
 """
 
@@ -29,7 +32,12 @@ from jobs.probe_bug_runs import PROBE, Outcome, difference, module_name, outcome
 from jobs.probe_bug_trainings import TRAININGS
 from jobs.probe_bugs import KINDS, TELLING, Bug
 
-TOGETHER = 40  # of 0.08 s at most: a lot takes three seconds more than its training
+TOGETHER = {  # in one job, the rest of them in lots of the next size; rests last 0.08 s each and stop nothing
+    "error": (12, 4, 1),
+    "memory": (12, 4, 1),
+    "slow": (40, 1),
+    "interrupt": (1,),
+}
 
 
 @dataclass(frozen=True)
@@ -85,37 +93,37 @@ class Sweep:
 
     def tried(self, kind: str, functions: Sequence[str]) -> Iterator[Tried]:
         """Each of the functions with a bug of this kind. It ends early in a rank, which is over."""
-        if kind == "slow":
-            yield from self._tried_together(functions)
-            return
-        for function in functions:
-            found = self._try(kind, [function], self.quickest[function])
-            if found is None:
-                return
-            wrong, untold = found
-            yield Tried(kind, function, self.quickest[function], self.from_call, wrong, untold)
-
-    def _tried_together(self, functions: Sequence[str]) -> Iterator[Tried]:
         for training in sorted({self.quickest[function] for function in functions}):
             waiting = [function for function in functions if self.quickest[function] == training]
-            lots = [waiting[first : first + TOGETHER] for first in range(0, len(waiting), TOGETHER)]
-            for lot in lots:
-                found = self._try("slow", lot, training)
-                if found is None:
-                    return
-                if found[0] and len(lot) > 1:
-                    lots += [[function] for function in lot]
-                    continue
-                for function in lot:
-                    yield Tried("slow", function, training, self.from_call, found[0])
+            for size in TOGETHER[kind]:
+                left: list[str] = []
+                for lot in lots(waiting, size):
+                    found = outcome(training, Bug(frozenset(lot), self.from_call, kind))
+                    if found is None:
+                        return
+                    alone = [] if len(lot) == 1 else self._to_be_tried_again(kind, lot, training, found)
+                    left += alone
+                    wrong = self._difference(found, training)
+                    untold = not found.told and kind in TELLING
+                    for function in set(lot) - set(alone):
+                        yield Tried(kind, function, training, self.from_call, wrong, untold)
+                waiting = left
 
-    def _try(self, kind: str, functions: Sequence[str], training: str) -> tuple[str, bool] | None:
-        """(what the training noticed, whether the recording keeps silent of it). None in a rank, which is over."""
-        found = outcome(training, Bug(frozenset(functions), self.from_call, kind))
-        if found is None:
-            return None
-        untold = not found.told and kind in TELLING
-        return difference(found, self.plain[training], self.sound[training]), untold
+    def _to_be_tried_again(self, kind: str, lot: Sequence[str], training: str, found: Outcome) -> list[str]:
+        """All where something is wrong, or else those that another bug has kept from being called, or from being told."""
+        if self._difference(found, training):
+            return list(lot)
+        hit = {function for function in lot if found.calls[function] >= self.from_call}
+        return sorted(set(lot) - (hit & found.named if kind in TELLING else hit))
+
+    def _difference(self, found: Outcome, training: str) -> str:
+        return difference(found, self.plain[training], self.sound[training])
+
+
+def lots(functions: Sequence[str], size: int) -> list[list[str]]:
+    """So many at once, of other modules where possible: one stream's trouble ends that stream alone."""
+    count = -(-len(functions) // size)
+    return [sorted(functions)[first::count] for first in range(count)]
 
 
 def functions_of_the_probe() -> list[str]:
@@ -168,6 +176,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--training", default="", help="these trainings alone")
     parser.add_argument("--from-call", type=int, default=1)
     parser.add_argument("--part", default="1/1", metavar="K/N", help="every Nth function, beginning with the Kth")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="a signal in every Nth function only")
     parser.add_argument("--results", type=Path, help="a line for each bug is added to this file")
     parser.add_argument("--inventory", action="store_true", help="list the functions that no training calls; try none")
     return parser.parse_args()
@@ -193,7 +202,8 @@ def main() -> None:
     done = {one.bug for one in kept(asked.results)}
     found: list[Tried] = []
     for kind in asked.kinds.split(","):
-        left = [name for name in wanted[number - 1 :: parts] if (kind, name, asked.from_call) not in done]
+        mine = wanted[number - 1 :: parts][:: asked.sample if kind == "interrupt" else 1]
+        left = [name for name in mine if (kind, name, asked.from_call) not in done]
         for one in sweep.tried(kind, left):
             found.append(one)
             if asked.results is not None:

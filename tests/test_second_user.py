@@ -197,7 +197,7 @@ def test_what_a_second_user_has_laid_in_the_way_is_not_used(place: Path, how: st
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
-    assert "the recording is in /tmp/distdoctor-" in done.stderr
+    assert f"the recording is in {tempfile.gettempdir()}/distdoctor-" in done.stderr
     assert sorted(path for path in place.rglob("*")) == before
 
 
@@ -221,6 +221,21 @@ open("rank-00001.a0.trace.memory-1-0", "w"); os.symlink("/etc/passwd", "seen-han
 line = socket.socket(socket.AF_UNIX); line.bind("rank-00000.a0.sock"); line.listen()
 print("laid", flush=True); sys.stdin.read()
 """
+
+
+def test_folders_that_may_not_be_entered_do_not_keep_a_log_beside_them_from_being_read(place: Path) -> None:
+    folder = place / "logs"
+    (folder / "listed").mkdir(parents=True)
+    (folder / "closed").mkdir()
+    (folder / "listed" / "inner").mkdir()
+    (folder / "job.log").write_text("[rank1]: ValueError: boom\n")
+    (folder / "listed").chmod(0o744)
+    (folder / "closed").chmod(0o700)
+
+    examined = as_other(SAME_COMMAND, "examine", str(folder))
+
+    assert "ValueError: boom" in examined.stdout, examined.stderr
+    assert "could not go on" not in examined.stderr
 
 
 def test_roots_hang_dump_is_safe_beside_another_users_lies(place: Path) -> None:

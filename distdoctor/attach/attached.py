@@ -16,6 +16,7 @@ from distdoctor.recording.open import open_run
 from distdoctor.recording.recording import Job, RankEnd, Recording, SourceLine
 from distdoctor.recording.source_texts import read_sources
 from distdoctor.recording.stacks import Stacks
+from distdoctor.recording.trace.redaction import redacted_arguments
 
 
 def recordings_of(jobs: Sequence[FoundJob], host: HostProcesses, manner: Manner) -> list[Recording]:
@@ -28,8 +29,9 @@ def recording_of(job: FoundJob, stacks: Stacks, host: HostProcesses) -> Recordin
     """What is known about one job."""
     stacks = _whole_paths(stacks, job)
     recording = _recorded(job)
+    started = job.launcher or next(iter(job.ranks.values()), None)
     about = Job(
-        argv=job.launcher.arguments if job.launcher else next((p.arguments for p in job.ranks.values()), ()),
+        argv=tuple(redacted_arguments(started.arguments)) if started else (),
         world_size=job.world_size,
         ends=_ends(job),
         running=True,

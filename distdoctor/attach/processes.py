@@ -13,6 +13,7 @@ import psutil
 from distdoctor.recording.trace.layout import MOST_RANKS, whole_number
 from distdoctor.recording.trace.probe_settings import VARIABLE
 from distdoctor.recording.trace.process_key import started_at
+from distdoctor.recording.trace.redaction import redacted_arguments
 
 # How launchers tell a process its rank: (rank, world size, local rank, ranks on this host). The first whose rank is set counts.
 _LAUNCHERS = (
@@ -62,8 +63,8 @@ class Process:
 
     @property
     def command(self) -> str:
-        """The command line as one would type it: `torchrun --nproc 2 train.py`, `python train.py`."""
-        words = list(self.arguments)
+        """The command line as one would type it, without secrets: `torchrun --nproc 2 train.py`, `python train.py`."""
+        words = redacted_arguments(self.arguments)
         if len(words) > 1 and self.is_python and os.path.basename(words[1]) in _LAUNCHER_WORDS:
             words = words[1:]
         return " ".join([os.path.basename(words[0]), *words[1:]]) if words else ""

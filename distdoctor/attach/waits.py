@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from distdoctor.recording.stacks import FileWait
+from distdoctor.recording.trace.redaction import redacted_arguments
 
 _CALLS = {  # asm/unistd_64.h, asm-generic/unistd.h
     "x86_64": {0: "read", 2: "open", 72: "fcntl", 73: "flock", 257: "openat"},
@@ -90,4 +91,4 @@ def _command(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return ""
-    return " ".join([os.path.basename(os.fsdecode(words[0])), *map(os.fsdecode, words[1:])])
+    return " ".join([os.path.basename(os.fsdecode(words[0])), *redacted_arguments(map(os.fsdecode, words[1:]))])

@@ -195,15 +195,12 @@ def _examined(
 def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording, *, latest: bool) -> None:
     """Write the stacks and what was said of them where reports are read from: the processes will be gone by then. Of a job whose
     ranks have not started there is nothing to keep."""
-    from dataclasses import replace
-
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.said_live import SaidLive
     from distdoctor.errors import DoctorError
     from distdoctor.launch.new_run_folder import make_shared_folder
     from distdoctor.recording.files import write_whole
     from distdoctor.recording.seen_live import BY_HANG_DUMP, SeenLive
-    from distdoctor.recording.trace.redaction import redacted_arguments
 
     hung = bool(diagnosis.stalled)
     examined = diagnosis.examined if hung else ()
@@ -218,7 +215,6 @@ def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording, *, latest: 
             return
         if folder is None:
             folder = make_shared_folder(f"hang-dump-{job.number}", latest=latest)
-            about = replace(about, argv=tuple(redacted_arguments(about.argv)))
             _describe(folder, job, about)
         write_whole(folder / seen.name, seen.to_json())
     except (OSError, DoctorError) as trouble:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from os.path import exists, isdir, isfile
 from pathlib import Path
 
 from distdoctor.diagnosis.check import Check
@@ -48,7 +49,7 @@ def find_run(path: Path | None) -> Path:
     for folder in (start, start / "latest", start / RUNS / "latest"):
         if is_run_folder(folder):
             return folder.resolve()
-    if start.is_file() and start.suffix == ".trace":
+    if isfile(start) and start.suffix == ".trace":
         return start.parent.resolve()
     raise NothingToInspect(
         f"there is no recording at {start}",
@@ -102,11 +103,11 @@ def open_recording(*places: Path | Recording | None, means: Means = Means()) -> 
 
 def _only_ras(places: Iterable[Path]) -> dict[Path, list[Path]]:
     """The places that hold answers of NCCL's RAS and nothing else, with their files."""
-    found = {place: ras_answers_in(place) for place in places if place.exists() and str(place) != "-"}
+    found = {place: ras_answers_in(place) for place in places if exists(place) and str(place) != "-"}
     return {
         place: files
         for place, files in found.items()
-        if files and (place.is_file() or len(files) == sum(1 for _ in place.iterdir()))
+        if files and (isfile(place) or len(files) == sum(1 for _ in place.iterdir()))
     }
 
 
@@ -157,13 +158,13 @@ def _runs_gone_on_from(
 
 def _parts(path: Path, means: Means) -> list[Recording]:
     """What lies at one place, as parts of one job."""
-    if path.is_file() and looks_like_bundle(path):
+    if isfile(path) and looks_like_bundle(path):
         return [read_bundle(path)]
-    documents = bundles_in(path) if path.is_file() and path.suffix == ".json" else []
+    documents = bundles_in(path) if isfile(path) and path.suffix == ".json" else []
     if documents:
         return documents[:1]
-    below = parts_of(path) if path.is_dir() and not is_run_folder(path) and not (path / RUNS).exists() else []
-    if below and not (path / "latest").exists():
+    below = parts_of(path) if isdir(path) and not is_run_folder(path) and not exists(path / RUNS) else []
+    if below and not exists(path / "latest"):
         return [part for one in below for part in _parts(one, means)]
     return [_at(path, means)]
 

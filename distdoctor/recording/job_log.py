@@ -27,6 +27,11 @@ from distdoctor.recording.stacks import is_users_path
 from distdoctor.recording.trace.layout import MOST_RANKS, ranks_of, whole_number
 
 LAUNCHER = "job log"
+_NO_TEXT = {  # first bytes -> (what such a file is, what makes text of it)
+    b"\x1f\x8b": ("packed by gzip", "zcat"), b"\x28\xb5\x2f\xfd": ("packed by zstd", "zstdcat"),
+    b"\xfd7zXZ": ("packed by xz", "xzcat"), b"BZh": ("packed by bzip2", "bzcat"), b"PK\3\4": ("a zip archive", "unzip -p"),
+    b"\xff\xfe": ("UTF-16", "iconv -f UTF-16"), b"\xfe\xff": ("UTF-16", "iconv -f UTF-16"),
+}  # fmt: skip
 LARGEST_BYTES = 256 << 20  # of a longer log only the end is read: that is where a job says why it died
 
 _INNER_RANK = re.compile(r"\[Rank (\d+)\]")
@@ -132,11 +137,15 @@ def read_log(path: Path) -> Recording:
     """
     try:
         with opened(path) as file:
+            head = file.read(8)
             size = file.seek(0, 2)
             file.seek(max(0, size - LARGEST_BYTES))
             recording = parse_lines(_cut(file))
     except OSError as trouble:
         raise UnreadableRecording(f"{path} cannot be read: {trouble.strerror}", way_out="Copy the log again.") from None
+    for first, (what, unpacks) in _NO_TEXT.items():
+        if head.startswith(first) and not recording.clues:
+            raise UnreadableRecording(f"{path} is no text but {what}", way_out=f"{unpacks} FILE | distdoctor examine -")
     return _telling(recording, str(path))
 
 

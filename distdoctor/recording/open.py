@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
+from os.path import exists, isdir, isfile  # without an error where a folder may not be entered, or a name is too long
 from pathlib import Path
 from typing import cast
 
@@ -56,15 +57,15 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
 
     NothingToInspect: nothing that distdoctor can read. UnreadableRecording: it is one, and broken.
     """
-    if path.is_dir():
+    if isdir(path):
         return _folder(path, executor)
     if str(path) == "-":
         return _standard_input()
-    if not path.exists():
+    if not exists(path):
         raise NothingToInspect(
             f"there is no {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
         )
-    if not path.is_file():
+    if not isfile(path):
         raise NothingToInspect(
             f"{path} is no regular file",
             way_out="Give a file or a folder, or send it by the standard input: examine -.",
@@ -94,7 +95,7 @@ def _standard_input() -> Recording:
 
 def _folder(folder: Path, executor: Executor | None) -> Recording:
     for candidate in (folder, folder / "latest", folder / RUNS / "latest"):
-        if candidate.is_dir() and is_run_folder(candidate):
+        if isdir(candidate) and is_run_folder(candidate):
             return open_run(candidate)
     dumps = [path for path in _files(folder, _DEEPEST) if rank_in(path.name) is not None and looks_like_dump(path)]
     if dumps:
@@ -121,7 +122,7 @@ def _beside(log: Recording, answers: list[Path]) -> Recording:
 
 def ras_answers_in(place: Path) -> list[Path]:
     """The answers of NCCL's RAS at a place: the file itself, or those in a folder that holds no recording."""
-    if place.is_file():
+    if isfile(place):
         return [place] if looks_like_ras(place) else []
     return [] if is_run_folder(place) else [path for path in _files(place, 0) if looks_like_ras(path)]
 
@@ -131,7 +132,7 @@ def parts_of(folder: Path, deepest: int = _DEEPEST_PART) -> list[Path]:
     another one. Of flight recorder dumps, which form one recording together, nothing is said here."""
     found: list[Path] = []
     for entry in _entries(folder):
-        if entry.is_dir():
+        if isdir(entry):
             found += [entry] if is_run_folder(entry) else []
         elif looks_like_bundle(entry) or (entry.suffix == ".json" and bundles_in(entry)):
             found.append(entry)
@@ -139,7 +140,7 @@ def parts_of(folder: Path, deepest: int = _DEEPEST_PART) -> list[Path]:
         return found
     if not deepest:
         return []
-    return [part for entry in _entries(folder) if entry.is_dir() for part in parts_of(entry, deepest - 1)]
+    return [part for entry in _entries(folder) if isdir(entry) for part in parts_of(entry, deepest - 1)]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -153,7 +154,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def is_dump(path: Path) -> bool:
     """Whether a file is a flight recorder dump, by its name and its bytes."""
-    return path.is_file() and rank_in(path.name) is not None and looks_like_dump(path)
+    return isfile(path) and rank_in(path.name) is not None and looks_like_dump(path)
 
 
 def _files(folder: Path, deepest: int) -> Iterator[Path]:
@@ -162,9 +163,9 @@ def _files(folder: Path, deepest: int) -> Iterator[Path]:
     except OSError:
         return
     for entry in entries:
-        if entry.is_file():
+        if isfile(entry):
             yield entry
-        elif deepest and entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
+        elif deepest and isdir(entry) and not entry.is_symlink() and not entry.name.startswith("."):
             yield from _files(entry, deepest - 1)
 
 

@@ -18,7 +18,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.report import json_report
 from distdoctor.report.pictures.gallery import pictures
-from distdoctor.report.printable import shown as visible
+from distdoctor.report.printable import printable
 from distdoctor.report.root_cause import after, brought_down, failed, root_cause
 from distdoctor.report.table import Table
 from distdoctor.report.text import shown
@@ -71,7 +71,7 @@ def render(diagnosis: Diagnosis) -> str:
         narrow=NARROW,
         most_views=max((len(one.views) for one in (*mine, *others)), default=0) or 1,
     )
-    return visible(page)
+    return printable(page)  # it may go to the standard output of a CI job
 
 
 def _badge(diagnosis: Diagnosis) -> str:

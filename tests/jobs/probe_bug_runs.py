@@ -72,6 +72,7 @@ class Outcome:
     calls: Counter[str] = field(default_factory=Counter)
     interrupted: list[bool] = field(default_factory=list)
     told: bool = False
+    named: frozenset[str] = frozenset()  # functions whose bugs the recording names
     seconds: float = 0.0
 
 
@@ -200,7 +201,7 @@ def outcome(training: str, bug: Bug | None) -> Outcome | None:
     if pids is None:
         return None
     found = read(folder, awaited(pids))
-    found.told = told(f"{folder}/run") if bug is not None else True
+    found.told, found.named = told(f"{folder}/run") if bug is not None else (True, frozenset())
     found.seconds = time.monotonic() - began
     shutil.rmtree(folder, ignore_errors=True)
     return found

@@ -180,14 +180,15 @@ def train(rank: int, world_size: int, folder: str, from_call: int | None) -> tup
     return digest, dict(bug.calls)
 
 
-def told(folder: str) -> bool:
-    """Whether the recording says that something of ours went wrong, or says nothing at all."""
+def told(folder: str) -> tuple[bool, frozenset[str]]:
+    """Whether the recording says that something of ours went wrong, or nothing at all; and the functions whose bugs it names."""
     from distdoctor.recording.open import open_run
     from distdoctor.recording.trace.events import ProbeTrouble
 
     try:
         recording = open_run(Path(folder))
     except Exception:
-        return True
-    noted = [event for log in recording.ranks.values() for event in log.noted(ProbeTrouble)]
-    return bool(noted or recording.troubles or not recording.ranks)
+        return True, frozenset()
+    noted = [event.reason for log in recording.ranks.values() for event in log.noted(ProbeTrouble)]
+    named = frozenset(reason.rpartition(": ")[2] for reason in noted)
+    return bool(noted or recording.troubles or not recording.ranks), named

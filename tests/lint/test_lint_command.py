@@ -200,3 +200,35 @@ def test_the_hooks_of_pre_commit_fail_for_a_sick_script_and_pass_a_sound_one(lin
     assert all(hook["require_serial"] for hook in hooks)  # files given together are one program
     assert lint("--fail-on", "warning", "train.py", "sound.py").code == 1
     assert lint("--fail-on", "warning", "sound.py").code == 0
+
+
+@pytest.mark.parametrize(
+    ("loader", "told"),
+    [
+        ("DataLoader(data, sampler=sampler)", "sampler.set_epoch(epoch)"),
+        ("enumerate(DataLoader(data, sampler=DistributedSampler(data)))", ""),
+    ],
+)
+def test_of_a_loader_without_a_name_the_sampler_is_told_the_epoch_or_nothing_is_written(
+    lint: Lint, folder: Path, loader: str, told: str
+) -> None:
+    """`data.sampler` would be an error."""
+    text = f"""
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+def train(data, model, optimizer):
+    sampler = DistributedSampler(data)
+    for epoch in range(3):
+        for batch in {loader}:
+            optimizer.zero_grad()
+            model(batch).backward()
+            optimizer.step()
+"""
+    (folder / "train.py").write_text(text)
+    before = "        for batch"
+
+    done = lint("--fix", "--select", "DD301", "train.py")
+
+    assert (folder / "train.py").read_text() == (text.replace(before, f"        {told}\n{before}") if told else text)
+    assert ("loader.sampler.set_epoch(epoch)" in done.out) is not bool(told)

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.recording.flight.backend_state import BackendState, GroupState, Pending
 from distdoctor.recording.flight.dumps import dump_of, read_dump
+from distdoctor.recording.flight.entries import peer_of
 from distdoctor.recording.flight.rows import recording_of
 from distdoctor.recording.open import read_any
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import Op
 from tests.recording.nccl_job import (
     ADDS,
     DEVICE_STOPS,
@@ -431,6 +434,36 @@ def test_a_batch_of_which_both_ends_are_there_is_no_ring(count: int) -> None:
     (finding,) = diagnosed(recording).findings
 
     assert (finding.code, finding.ranks) == ("DD122", tuple(range(2 * count)))
+
+
+@pytest.mark.parametrize(
+    "name", ["send 0->70", "send 0->9999999999", f"send 0->{'9' * 5000}", "send", "recv", f"send {'9' * 9000}"]
+)
+def test_a_send_whose_other_end_nobody_knows_is_pending_and_accuses_nobody(name: str) -> None:
+    """Not as if it were a collective that the others have to come to."""
+    dumps = {}
+    for rank in range(2):
+        entry = {
+            "record_id": 0, "pg_id": 0, "process_group": ("0", "default_pg"), "profiling_name": f"nccl:{name}",
+            "collective_seq_id": 1, "p2p_seq_id": 1, "op_id": 1, "is_p2p": True, "time_created_ns": 1_758_000_000,
+            "input_sizes": [[16]], "input_dtypes": ["Float"], "output_sizes": [[16]], "output_dtypes": ["Float"],
+            "retired": False, "state": "scheduled", "time_discovered_completed_ns": None,
+        }  # fmt: skip
+        config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+        dumps[rank] = {"version": "2.10", "entries": [entry], "pg_config": config, "pg_status": {}}
+    recording = recording_of(dump_of(dump, rank, f"dump {rank}", 1) for rank, dump in dumps.items())
+    diagnosis = diagnosed(recording)
+
+    assert diagnosis.findings == ()
+    assert not diagnosis.healthy
+    assert [one for one in diagnosis.not_examined if "the check failed" in one.reason] == []
+
+
+def test_the_other_end_of_a_send_is_found_in_time_that_grows_with_its_name() -> None:
+    since = time.process_time()
+
+    assert [peer_of(name * 2000, Op.SEND) for name in ("9", "1 ", "1 -", "1->")] == [-1, -1, -1, 1]
+    assert time.process_time() - since < 0.1
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="DISTDOCTOR_EVIDENCE names no folder of real NCCL dumps")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +15,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, POSSIBLE, WARNING, Finding
-from distdoctor.errors import NothingToInspect
+from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.clue import ClueKind
 from distdoctor.recording.job_log import parse_log
 from distdoctor.recording.open import read_any
@@ -575,3 +578,28 @@ def test_what_launchers_schedulers_and_loggers_print_is_read(text: str, code: st
 
     assert (finding.code, title in finding.title) == (code, True), finding.title
     assert finding.ranks in ((), (12,), (2,), (0,), (0, 1), (2, 3, 4, 5, 6, 7))
+
+
+@pytest.mark.parametrize(
+    ("packed", "what"),
+    [(gzip.compress, "packed by gzip"), (lzma.compress, "packed by xz"), (bz2.compress, "packed by bzip2")],
+)
+def test_a_log_that_is_packed_is_not_said_to_tell_of_no_error(
+    packed: Callable[[bytes], bytes], what: str, tmp_path: Path
+) -> None:
+    (path := tmp_path / "job.log.1").write_bytes(packed(50 * PEER.encode()))
+
+    with pytest.raises(UnreadableRecording, match=f"is no text but {what}"):
+        read_any(path)
+
+
+def test_a_log_in_utf_16_is_not_said_to_tell_of_no_error(tmp_path: Path) -> None:
+    (path := tmp_path / "job.log").write_text(PEER, "utf-16")
+
+    with pytest.raises(UnreadableRecording, match="is no text but UTF-16"):
+        read_any(path)
+
+
+def test_a_name_that_is_too_long_for_a_file_is_that_of_none() -> None:
+    with pytest.raises(NothingToInspect, match="there is no xxx"):
+        read_any(Path("x" * 5000))

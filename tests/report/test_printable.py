@@ -56,6 +56,7 @@ def test_a_page_holds_no_element_of_the_job_and_runs_nothing() -> None:
     page = html.render(diagnosis())
 
     assert seen(page) == ""
+    assert [line for line in page.splitlines() if line.lstrip().startswith(("::", "##["))] == []
     assert "<script" not in page
     assert "default-src 'none'" in page
 

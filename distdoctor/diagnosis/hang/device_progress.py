@@ -190,7 +190,7 @@ class DeviceProgress:
                 continue
             furthest = max(state.completed for state in states.values())
             for rank, state in states.items():
-                first = next((one for one in state.pending if one.peer < 0 and not one.is_rooted), None)
+                first = next((one for one in state.pending if not one.is_pairwise and not one.is_rooted), None)
                 if first is None or first.number > furthest:
                     continue
                 done = tuple(sorted(other for other, one in states.items() if one.completed >= first.number))
@@ -215,7 +215,7 @@ class DeviceProgress:
 
     def _add(self, graph: nx.DiGraph[Node], call: StuckCall) -> None:
         """The edges of the call that a rank is at."""
-        if call.pending.peer >= 0:
+        if call.pending.is_pairwise:
             self._add_pair(graph, call)
             return
         name, number = call.group.name, call.pending.number
@@ -252,15 +252,14 @@ class DeviceProgress:
     def _is_before(self, rank: int, state: GroupState, number: int) -> bool:
         """Whether the device of this rank, which has the call pending, is at an older one of another group."""
         front = self.fronts.get(rank)
-        mine = next((call for call in state.pending if call.peer < 0 and call.number == number), None)
+        mine = next((call for call in state.pending if not call.is_pairwise and call.number == number), None)
         return front is not None and mine is not None and front.pending is not mine
 
     def _add_pair(self, graph: nx.DiGraph[Node], call: StuckCall) -> None:
         """The edge of a send or a receive: to its other end, when that has not posted its part or is still before it."""
-        members = self.members[call.group.name]
-        if call.pending.peer >= len(members):
+        other = self._other_end(call)
+        if other is None:
             return
-        other = members[call.pending.peer]
         if other not in self.states:
             graph.add_edge(("rank", call.rank), ("unseen", other))
         else:
@@ -268,10 +267,15 @@ class DeviceProgress:
             if theirs is None or not self._is_at(other, call.group.name, theirs):
                 graph.add_edge(("rank", call.rank), ("rank", other), call=call)
 
+    def _other_end(self, call: StuckCall) -> int | None:
+        """The rank that a call sends to or receives from; None where that is any, or none of the group's."""
+        members = self.members[call.group.name]
+        return members[call.pending.peer] if 0 <= call.pending.peer < len(members) else None
+
     def _is_at(self, rank: int, group: str, pending: Pending) -> bool:
         """Whether the device of a rank is at this send or receive, or at another one of its batch: they all go on together."""
         front = self.fronts[rank]
-        together = pending.batch != (0, 0) and front.pending.peer >= 0 and front.pending.batch == pending.batch
+        together = pending.batch != (0, 0) and front.pending.is_pairwise and front.pending.batch == pending.batch
         return front.pending is pending or (together and front.group.name == group)
 
     def _counterpart(self, call: StuckCall, other: int) -> Pending | None:
@@ -334,7 +338,7 @@ class DeviceProgress:
         if not calls:
             return None
         call, waiting = max(calls, key=lambda one: (len(one[1]), -one[0].pending.created_ns, one[0].group.name))
-        last = UNKNOWN if call.pending.peer >= 0 else self._enqueued(call.group.name, rank)
+        last = UNKNOWN if call.pending.is_pairwise else self._enqueued(call.group.name, rank)
         return Absence(rank, call, waiting, None, last)
 
     def _left_out(self, rank: int) -> Absence | None:
@@ -342,7 +346,7 @@ class DeviceProgress:
         for name, states in sorted(self.groups.items()):
             mine = self._enqueued(name, rank)
             waiting = {
-                r: one for r, s in states.items() for one in s.pending if one.peer < 0 and one.number == mine + 1
+                r: one for r, s in states.items() for one in s.pending if not one.is_pairwise and one.number == mine + 1
             }
             size = len(self.members[name])
             if rank in self.members[name] and FEWEST_TO_OUTVOTE <= size == len(waiting) + 1:
@@ -368,7 +372,7 @@ class DeviceProgress:
 
     def _edge(self, rank: int, on: int) -> WaitEdge:
         call = self.fronts[rank]
-        if call.pending.peer >= 0:
+        if call.pending.is_pairwise:
             return WaitEdge(rank, call, on, self._counterpart(call, on) is not None)
         return WaitEdge(rank, call, on, self._enqueued(call.group.name, on) >= call.pending.number)
 
@@ -380,9 +384,12 @@ class DeviceProgress:
         for rank in sorted(ends & self.fronts.keys() - self.stopped.keys()):
             front = self.fronts[rank]
             members = self.members[front.group.name]
-            if front.pending.peer >= 0:
-                members = tuple(sorted((rank, members[front.pending.peer])))
-            key = (front.group.name, members if front.pending.peer >= 0 else front.pending.number)
+            if front.pending.is_pairwise:
+                other = self._other_end(front)
+                if other is None:
+                    continue  # at a call whose other end nobody knows: no more is said than that it is pending
+                members = tuple(sorted((rank, other)))
+            key = (front.group.name, members if front.pending.is_pairwise else front.pending.number)
             if key not in found:
                 found[key] = Jam(front, members, *self._odd(front, members))
         return tuple(found.values())
@@ -397,12 +404,12 @@ class DeviceProgress:
             return tuple(sorted(at_it.keys() - begun)), "its device has not started it, but those of the others have"
         enqueued = {rank: one.group.enqueued for rank, one in at_it.items()}
         most = [rank for rank, number in enqueued.items() if number == max(enqueued.values())]
-        if front.pending.peer < 0 and len(set(enqueued.values())) == 2 and len(most) == 1 < len(members) - 1:
+        if not front.pending.is_pairwise and len(set(enqueued.values())) == 2 and len(most) == 1 < len(members) - 1:
             return tuple(most), "only its host ran ahead, as happens when a device has failed"
         return (), ""
 
     def _has_started(self, call: StuckCall) -> bool:
-        by_count = call.pending.peer < 0 and call.group.started >= call.pending.number
+        by_count = not call.pending.is_pairwise and call.group.started >= call.pending.number
         return call.pending.state == "started" or by_count
 
     @property

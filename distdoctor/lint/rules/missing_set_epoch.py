@@ -40,7 +40,8 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
         for loop in scope.loops:
             if isinstance(loop, ast.While):
                 continue
-            sampler = _shuffling_sampler(loop.iter, scope, program)
+            loader = _loader_expression(loop.iter, scope, program)
+            sampler = _shuffling_sampler(loader, scope, program)
             epochs = _epoch_loop(loop, scope, program) if sampler else None
             if (
                 sampler is None
@@ -52,18 +53,20 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             if _evaluates(loop, scope, program):
                 continue
             told.add(sampler.call)
-            yield _sighting(loop, scope, sampler, epochs)
+            yield _sighting(loop, loader, scope, sampler, epochs)
 
 
-def _sighting(loop: ast.For | ast.AsyncFor, scope: Scope, sampler: Made, epochs: tuple[Loop, Scope]) -> Sighting:
+def _sighting(
+    loop: ast.For | ast.AsyncFor, loader: ast.expr, scope: Scope, sampler: Made, epochs: tuple[Loop, Scope]
+) -> Sighting:
     elsewhere = "set_epoch" in scope.file.text + sampler.scope.file.text + epochs[1].file.text
     outer, where = epochs
-    loader = dotted(loop.iter) or (
-        dotted(loop.iter.args[0]) if isinstance(loop.iter, ast.Call) and loop.iter.args else ""
-    )
+    named = f"{dotted(loader)}.sampler" if dotted(loader) else ""
+    if isinstance(loader, ast.Call):  # made in the loop's own line: its sampler alone may have a name
+        named = dotted(argument(loader, 3, "sampler") or loader)
     counter = outer.target.id if isinstance(outer, ast.For) and isinstance(outer.target, ast.Name) else "epoch"
-    call = f"{loader or 'loader'}.sampler.set_epoch({counter})"
-    fixable = bool(loader) and where is scope and isinstance(outer, ast.For) and isinstance(outer.target, ast.Name)
+    call = f"{named or 'loader.sampler'}.set_epoch({counter})"
+    fixable = bool(named) and where is scope and isinstance(outer, ast.For) and isinstance(outer.target, ast.Name)
     return Sighting(
         node=loop,
         scope=scope,
@@ -77,10 +80,15 @@ def _sighting(loop: ast.For | ast.AsyncFor, scope: Scope, sampler: Made, epochs:
     )
 
 
-def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: ParsedFiles) -> Made | None:
-    """The DistributedSampler behind what is iterated, through `enumerate` and `tqdm`; None when it does not shuffle."""
+def _loader_expression(iterated: ast.expr, scope: Scope, program: ParsedFiles) -> ast.expr:
+    """What is iterated, through `enumerate` and `tqdm`."""
     while isinstance(iterated, ast.Call) and iterated.args and not program.kind_of_call(iterated, scope.file):
         iterated = iterated.args[0]
+    return iterated
+
+
+def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: ParsedFiles) -> Made | None:
+    """The DistributedSampler behind a loader; None when it does not shuffle."""
     for loader in program.made(iterated, scope):
         if loader.kind != LOADER:
             continue

@@ -8,6 +8,7 @@ import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,12 @@ def _carries(name: str, prefix: str) -> bool:
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a checkpoint lies there, by its first bytes; of a folder, by what is in it."""
-    if path.is_dir():
-        return (path / ".metadata").is_file() or any(path.glob("*.safetensors"))
+    if isdir(path):
+        return isfile(path / ".metadata") or any(path.glob("*.safetensors"))
     head = head_of(path, 9)
     if head[:4] == _ZIP:
         return _is_saved(path)
-    return (path.is_file() and path.suffix == ".safetensors") or (head[8:9] == b"{" and head[5:8] == b"\0\0\0")
+    return (isfile(path) and path.suffix == ".safetensors") or (head[8:9] == b"{" and head[5:8] == b"\0\0\0")
 
 
 def _is_saved(path: Path) -> bool:

@@ -6,25 +6,24 @@ and completed in `pg_status`; where that is missing the entries tell, as far as 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distdoctor.recording.flight.entries import FlightDump, group_of, op_of, text, whole
+from distdoctor.recording.flight.entries import FlightDump, group_of, op_of, peer_of, text, whole
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.trace.layout import FROM_ALL, POINT_TO_POINT, ROOTED, whole_number
 
 UNKNOWN = -1
 MOST_PENDING = 512  # of one rank: a device that stands still while its host runs on fills a whole ring
-_PEER = re.compile(r"(\d+)\s*(?:->|<-)\s*(\d+)")
+_PAIRWISE = frozenset(op.word for op in POINT_TO_POINT)
 
 
 @dataclass(frozen=True)
 class Pending:
     """An operation that the backend has accepted and not completed. `state` is torch's word: `scheduled`, `started`.
 
-    `peer` is the other end of a send or receive, counted within the group (-1: a collective); `order` is the place in the
+    `peer` is the other end of a send or receive, counted within the group (-1: any, or a collective); `order` is the place in the
     order of issue. A rooted operation may be complete on one member long before the others have it. `batch` is equal for the
     sends and receives of one batch, which wait for nothing but their other ends. `timeout_ms`: after so long torch's watchdog
     ends the job; 0 where nobody says.
@@ -47,8 +46,13 @@ class Pending:
     def words(self) -> str:
         """`all_reduce #128`, `send to group rank 3`."""
         if self.peer < 0:
-            return f"{self.operation} #{self.number}"
+            return str(self.operation) if self.is_pairwise else f"{self.operation} #{self.number}"
         return f"{self.operation} {'to' if self.sends else 'from'} rank {self.peer} of the group"
+
+    @property
+    def is_pairwise(self) -> bool:
+        """Whether it is a send or a receive, whatever is known of its other end."""
+        return self.operation in _PAIRWISE
 
     @property
     def sends(self) -> bool:
@@ -161,7 +165,7 @@ def _group(
     pairwise = last is not None and last.pairwise
     if pairwise:  # torch counts sends and collectives with one counter: only the entries keep them apart
         enqueued = completed = started = UNKNOWN
-    first = min((one.number for one in pending if one.peer < 0), default=0)
+    first = min((one.number for one in pending if not one.is_pairwise), default=0)
     if last is not None:
         enqueued = max(enqueued, last.number)
         completed = max(completed, first - 1 if first else last.done)
@@ -177,16 +181,16 @@ def _group(
 def _pending(entry: Mapping[str, Any]) -> Pending:
     name = text(entry.get("profiling_name"))
     op = op_of(name)
-    match = _PEER.search(name) if op in POINT_TO_POINT else None
+    peer, pairwise = peer_of(name, op), op in POINT_TO_POINT
     return Pending(
         operation=op.word,
-        number=whole(entry.get("p2p_seq_id" if match else "collective_seq_id")),
+        number=whole(entry.get("p2p_seq_id" if pairwise else "collective_seq_id")),
         state=text(entry.get("state")),
-        peer=int(match[2]) if match else -1,
+        peer=peer,
         order=whole(entry.get("record_id")),
         created_ns=whole(entry.get("time_created_ns")),
         is_rooted=op in ROOTED,
-        batch=(whole(entry.get("p2p_seq_id")), whole(entry.get("collective_seq_id"))) if match else (0, 0),
+        batch=(whole(entry.get("p2p_seq_id")), whole(entry.get("collective_seq_id"))) if pairwise else (0, 0),
         timeout_ms=whole(entry.get("timeout_ms")),
     )
 

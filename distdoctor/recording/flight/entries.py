@@ -22,7 +22,7 @@ from distdoctor.recording.trace.layout import (
 )
 
 _LONGEST_TEXT = 10_000
-_PEER = re.compile(r"(\d+)\s*(?:->|<-)\s*(\d+)")
+_PEER = re.compile(r"(?<!\d)\d{1,9} {0,9}(?:->|<-) {0,9}(\d{1,9})(?!\d)", re.ASCII)
 _REDUCE_OP = re.compile(
     r" op=([A-Z_]{1,20})"
 )  # torchcomms' log tells these two, and the reader puts them behind the name
@@ -119,7 +119,6 @@ def kind_of(entry: Mapping[str, Any], number_of_text: Callable[[str], int]) -> K
     reduce_op = _reduce_op(name) if op in _REDUCING else int(ReduceOp.NONE)
     root = int(found[1]) if op in ROOTED and (found := _ROOT.search(name)) else -1
     number = DTYPES.index(dtype) if shape else 0
-    match = _PEER.search(name) if op in (Op.SEND, Op.RECV) else None
     return Kind(
         op=op,
         dtype=number,
@@ -134,7 +133,7 @@ def kind_of(entry: Mapping[str, Any], number_of_text: Callable[[str], int]) -> K
         description=group_of(entry)[1],
         number=str(whole(entry.get("pg_id"))),
         backend=backend_of(name),
-        peer=int(match[2]) if match else -1,
+        peer=peer_of(name, op),
         root=root,
         is_default_group=group_of(entry)[1] == "default_pg",
         pairwise=op in POINT_TO_POINT,
@@ -197,6 +196,12 @@ def op_of(profiling_name: str) -> Op:
     name, _, peers = profiling_name.partition(" ")
     op = _OPS.get(name.rpartition(":")[2].lower(), Op.UNKNOWN)
     return Op.RECV_ANY if op is Op.RECV and peers.endswith("?") else op
+
+
+def peer_of(profiling_name: str, op: Op) -> int:
+    """The 1 of `nccl:send 0->1`, counted within the group; -1 where there is none, or any."""
+    match = _PEER.search(profiling_name) if op in (Op.SEND, Op.RECV) else None
+    return int(match[1]) if match else -1
 
 
 def backend_of(profiling_name: str) -> str:

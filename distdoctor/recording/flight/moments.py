@@ -105,5 +105,7 @@ def _attended(members: Mapping[int, GroupState]) -> set[int]:
     """Numbers of calls that some member has completed and that no member can be missing from, as far as the dumps say what the
     calls were: those that are pending on others, and the last that each has seen complete."""
     furthest = max(state.completed for state in members.values())
-    pending = {one.number for state in members.values() for one in state.pending if one.peer < 0 and not one.is_rooted}
+    pending = {
+        one.number for state in members.values() for one in state.pending if not one.is_pairwise and not one.is_rooted
+    }
     return {number for number in pending | {one.attended for one in members.values()} if 0 < number <= furthest}

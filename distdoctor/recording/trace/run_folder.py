@@ -24,6 +24,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from os.path import exists, isdir
 from pathlib import Path
 from typing import Any
 
@@ -387,9 +388,9 @@ def _streams_alone(folder: Path) -> _StreamsAlone | None:
 
 def is_run_folder(folder: Path) -> bool:
     """Whether distdoctor recorded into this folder."""
-    if not folder.is_dir():
+    if not isdir(folder):
         return False
-    return bool(attempts(folder)) or (folder / JOB_FILE).exists() or any(folder.glob(PATTERN))
+    return bool(attempts(folder)) or exists(folder / JOB_FILE) or any(folder.glob(PATTERN))
 
 
 def recorded_streams(folder: Path) -> frozenset[str] | None:
