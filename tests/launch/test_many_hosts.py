@@ -234,11 +234,12 @@ def test_of_three_hosts_the_one_that_is_cut_off_is_named_on_the_other_two(
     assert seconds < 8  # 5 where a processor is free
 
 
+@pytest.mark.parametrize("separate", [True, False])
 def test_a_rank_that_stands_in_its_own_code_is_told_live_on_both_hosts_that_met_by_ipv6(
-    hosts: Hosts, script: Callable[..., Path]
+    hosts: Hosts, script: Callable[..., Path], separate: bool
 ) -> None:
     script(TRAIN + "if rank == 1:\n    time.sleep(1000)\ndist.all_reduce(t)\n")
-    commands = hosts.torchrun(1, "--on-hang", "report", separate=True, kind="static6")
+    commands = hosts.torchrun(1, "--on-hang", "report", separate=separate, kind="static6")
 
     told = [command.hear("DD116", within=60) for command in commands]
     for host in (1, 2):
