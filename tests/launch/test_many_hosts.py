@@ -77,18 +77,20 @@ def test_a_host_in_another_collective_is_named_on_both_hosts(
         assert "look at the network" not in one.out.lower()
 
 
-def test_a_killed_rank_is_named_on_both_hosts_without_a_shared_folder(
-    hosts: Hosts, script: Callable[..., Path]
+@pytest.mark.parametrize("separate", [True, False])
+def test_a_killed_rank_is_named_on_both_hosts_whichever_ends_first(
+    hosts: Hosts, script: Callable[..., Path], separate: bool
 ) -> None:
     script("if rank == 1:\n    os.kill(os.getpid(), 9)\n" + TRAIN + FINISH)
 
-    done = finished(hosts.torchrun(1, separate=True))
+    done = finished(hosts.torchrun(1, separate=separate))
 
     assert [one.code for one in done] == [1, 1], said(done)
     for one in done:
         assert "DD110" in codes(one), said(done)
         assert "rank 1" in one.out
         assert "SIGKILL" in one.out
+        assert "vanished" not in one.out
 
 
 DIVERGES = """
