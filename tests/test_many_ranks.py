@@ -71,3 +71,13 @@ def test_one_rank_of_256_is_named_and_none_where_none_is_odd(
 
     assert verdict(job) == expected
     assert verdict(merged([unpack(pack(host), "host") for host in hosts])) == expected
+
+
+def test_all_checks_take_time_that_grows_with_the_ranks_and_ten_seconds_at_1024(tmp_path: Path) -> None:
+    two, many = recorded("replicas", tmp_path), _benchmark()
+
+    found = [many.measure(two.ranks[0], ranks) for ranks in (128, 1024)]
+
+    assert found[-1].checks_seconds <= 10  # CPU seconds; 3 on a machine of 2026
+    assert many.exponent(found) < 1.4  # 1.0; checks that compare each rank with each other make it 2
+    assert all(one.bytes_of_a_rank < 2048 for one in found)

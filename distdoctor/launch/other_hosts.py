@@ -13,7 +13,7 @@ from distdoctor.launch.job_state import JobState
 from distdoctor.launch.presence import Presence
 from distdoctor.launch.rendezvous import Rendezvous
 from distdoctor.recording.lost_host import LostHost
-from distdoctor.recording.merge import merged
+from distdoctor.recording.merge import joined_stacks, merged
 from distdoctor.recording.recording import Recording, Trouble
 from distdoctor.recording.trace.host_file import HostFile, read_host_files, still_lost
 
@@ -40,11 +40,20 @@ class OtherHosts:
         self._state, self._folder, self._name, self._notice = state, folder, name, notice
 
     def with_what_they_see(self, recording: Recording) -> Recording:
-        """The recording with what the other hosts saw, where no folder is shared: asked when this host's ranks do not move."""
-        if not self._exchange.is_open or self._is_shared():
+        """The recording with what the other hosts saw: asked when this host's ranks do not move. A shared folder holds the traces
+        of all ranks; their stacks only their own host can take."""
+        if not self._exchange.is_open:
             return recording
+        if self._is_shared():
+            return self._with_their_stacks(recording)
         self._exchange.give(recording, final=False)
         return self._joined(recording, self._exchange.take())
+
+    def _with_their_stacks(self, recording: Recording) -> Recording:
+        if recording.stacks is not None:
+            self._exchange.give(Recording(recording.job, {}, stacks=recording.stacks), final=False)
+        found = [one.stacks for one in (recording, *self._exchange.take()) if one.stacks is not None]
+        return replace(recording, stacks=joined_stacks(found))
 
     def with_last_words(self, recording: Recording) -> Recording:
         """The same at the end of the job: every host gets the verdict of the whole job, or learns who kept silent."""

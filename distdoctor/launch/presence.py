@@ -3,8 +3,8 @@
 Host 0 reads all of them, at once, and writes down under its own who is silent; the others read that one key. So a host but the
 first sends the store two small words a beat. Who says goodbye is not missed.
 
-The store lives on one host, and what all others send arrives there: of more than sixteen hosts each speaks less often, so that it
-takes 10 KiB a second whatever the size of the job. A loss is noticed within 5 s among sixteen hosts. Among more it is noticed as
+The store lives on one host, and what all others send arrives there: of more than fifteen hosts each speaks less often, so that it
+takes 10 KiB a second whatever the size of the job. A loss is noticed within 5 s among fifteen hosts. Among more it is noticed as
 soon where it holds the ranks up, for then all hosts are called (`roll_call`), else later the more there are: `longest_unnoticed`.
 
 Where the launcher that holds the store is killed, torch's launchers on all other hosts end within a second: too soon for a word
@@ -30,7 +30,7 @@ from distdoctor.recording.trace.layout import ranks_of, ranks_text
 from distdoctor.recording.trace.process_key import ProcessKey
 
 BEAT_SECONDS = 1.0  # at least
-WORDS_A_SECOND = 16  # that the store takes; more hosts than that share them
+WORDS_A_SECOND = 15  # that the store takes, below 10 KiB with their headers; more hosts than that share them
 EARLY_SHARE = 0.25  # of a beat, until all whom we watch were heard once: before that nobody would be missed
 EARLY_BEATS = 10  # for so long after the ranks were started; where no distdoctor is, there is nobody to hear
 SLACK_SECONDS = 2.5  # for a word that is late on a busy machine

@@ -175,10 +175,11 @@ class Watcher:
             job = replace(job, running=True, read_at_ns=time.monotonic_ns(), read_wall_ns=time.time_ns())
             recording = replace(recording, job=job)
             self._sources, self._recorded = recording.sources, set(recording.ranks)
-            self._leaving = {rank for rank, log in recording.ranks.items() if log.has_noted(*_LAST)}
-            self._failing = any(log.has_noted(UncaughtException) for log in recording.ranks.values())
             if self._looks_at_rest:
                 recording = self._with_other_hosts(recording, seen)
+            # Those of other hosts too: their launcher ends the ranks, and starts them again where it may.
+            self._leaving = {rank for rank, log in recording.ranks.items() if log.has_noted(*_LAST)}
+            self._failing = any(log.has_noted(UncaughtException) for log in recording.ranks.values())
             diagnosis = self._examined(recording, seen)
             if seen is None and self._closer is not None and not self.is_hung and self._needs_a_look(diagnosis):
                 diagnosis = self._examined(recording, self._closer())

@@ -209,6 +209,27 @@ def test_recorded_ranks_that_wait_in_backward_are_in_the_backend_unless_bytes_st
     assert all(finding.confidence == LIKELY for finding in findings)
 
 
+def _half_of_a_recorded_job(behind: int) -> Recording:
+    """Ranks 0 and 1 of four wait here in the last call; ranks 2 and 3 are on another host, of whose stacks nothing is known."""
+    script = Script(4)
+    for _ in range(5):
+        script.collective("all_reduce", [8], site="train.py:9 step").step()
+    last = script.collective("all_reduce", [8], site="train.py:9 step")
+    if behind >= 0:
+        last.skipped_by(behind)
+    stacks = looked_at(*(in_collective(number, site="train.py:9 step") for number in range(2)), elsewhere=(2, 3)).stacks
+    return replace(script.live(silent_for=3), stacks=stacks)
+
+
+@pytest.mark.parametrize("behind", [-1, 3])
+def test_ranks_that_a_recorded_rank_on_another_host_keeps_waiting_are_not_in_the_backend(behind: int) -> None:
+    findings = examine(_half_of_a_recorded_job(behind), HANGS, PLUGINS.remedies, live=True).findings
+
+    assert ("DD122" in {finding.code for finding in findings}) == (behind < 0)
+    changes = [one.change for finding in findings for one in finding.prescriptions]
+    assert not any("start it with distdoctor run" in change for change in changes)
+
+
 def test_a_rank_that_stays_in_one_function_for_long_is_named_with_it() -> None:
     """Its line changes all the time, in torch as well: which call went on through all samples is what tells."""
     loop = frame("train.py:30 settle")

@@ -77,18 +77,20 @@ def test_a_host_in_another_collective_is_named_on_both_hosts(
         assert "look at the network" not in one.out.lower()
 
 
-def test_a_killed_rank_is_named_on_both_hosts_without_a_shared_folder(
-    hosts: Hosts, script: Callable[..., Path]
+@pytest.mark.parametrize("separate", [True, False])
+def test_a_killed_rank_is_named_on_both_hosts_whichever_ends_first(
+    hosts: Hosts, script: Callable[..., Path], separate: bool
 ) -> None:
     script("if rank == 1:\n    os.kill(os.getpid(), 9)\n" + TRAIN + FINISH)
 
-    done = finished(hosts.torchrun(1, separate=True))
+    done = finished(hosts.torchrun(1, separate=separate))
 
     assert [one.code for one in done] == [1, 1], said(done)
     for one in done:
         assert "DD110" in codes(one), said(done)
         assert "rank 1" in one.out
         assert "SIGKILL" in one.out
+        assert "vanished" not in one.out
 
 
 DIVERGES = """
@@ -234,11 +236,12 @@ def test_of_three_hosts_the_one_that_is_cut_off_is_named_on_the_other_two(
     assert seconds < 8  # 5 where a processor is free
 
 
+@pytest.mark.parametrize("separate", [True, False])
 def test_a_rank_that_stands_in_its_own_code_is_told_live_on_both_hosts_that_met_by_ipv6(
-    hosts: Hosts, script: Callable[..., Path]
+    hosts: Hosts, script: Callable[..., Path], separate: bool
 ) -> None:
     script(TRAIN + "if rank == 1:\n    time.sleep(1000)\ndist.all_reduce(t)\n")
-    commands = hosts.torchrun(1, "--on-hang", "report", separate=True, kind="static6")
+    commands = hosts.torchrun(1, "--on-hang", "report", separate=separate, kind="static6")
 
     told = [command.hear("DD116", within=60) for command in commands]
     for host in (1, 2):

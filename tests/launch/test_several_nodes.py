@@ -44,6 +44,24 @@ def test_two_launchers_share_one_recording(
         assert [node.code for node in done] == [0, 0], [node.err for node in done]
 
 
+def test_a_launcher_that_waits_for_another_host_is_a_job_without_ranks_to_hang_dump(
+    start: Callable[..., Command], script: Callable[..., Path]
+) -> None:
+    script(FINISH)
+    options = ["--nnodes", 2, "--nproc", 1, "--rdzv-backend", "c10d", "--rdzv-id", "waits-alone"]
+    waits = start("run", *options, "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "train.py")
+    looks: list[str] = []
+
+    def is_known() -> bool:
+        looks.append(start("hang-dump", "--no-keep").finish().out)  # of all jobs of this machine
+        return "no rank has started yet" in looks[-1]
+
+    waits.wait_for(is_known)
+    waits.end()
+
+    assert "--nnodes 2 --nproc 1" in looks[-1], looks[-1]
+
+
 @pytest.mark.parametrize(
     ("words", "nodes"),
     [

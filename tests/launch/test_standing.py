@@ -12,10 +12,12 @@ from distdoctor import plugins
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Finding, Stalls
+from distdoctor.launch import watch
 from distdoctor.launch.standing import StandingFindings
 from distdoctor.launch.watch import Watcher
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.testing import Script
 from distdoctor.testing.stacks import looked_at, rank
 from distdoctor_checks.hang import (
     cross_group_deadlock,
@@ -110,6 +112,35 @@ def test_a_standstill_is_proven_by_two_polls_between_which_nobody_moves() -> Non
 
     assert len(standing.proven()) == 1
     assert standing.moved([1]) == []  # what is proven is never taken back
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_rank_of_another_host_that_has_raised_is_left_to_its_launcher_to_end_or_start_again(
+    raises: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(4)
+    for _ in range(5):
+        script.collective("all_reduce", [8], site="train.py:9 step").step()
+    if raises:
+        script.raises(3)
+        script.collective("all_reduce", [8], only=(0, 1, 2), site="train.py:9 step")
+    else:
+        script.collective("all_reduce", [8], site="train.py:9 step").skipped_by(3)
+        script.collective("barrier", site="train.py:11 save")
+    whole = script.live(silent_for=2)
+    whole = replace(whole, job=replace(whole.job, ends={}))  # its process is still on its way out
+    here = replace(whole, ranks={rank: log for rank, log in whole.ranks.items() if rank < 2})
+    monkeypatch.setattr(watch, "open_run", lambda folder, sources: here)
+    hung: list[bool] = []
+    watcher = Watcher(
+        tmp_path, lambda: here.job, HANGS, PLUGINS.remedies, tell=lambda finding, diagnosis: None,
+        hung=lambda diagnosis, proven: hung.append(proven), with_others=lambda own: replace(whole, job=own.job),
+    )  # fmt: skip
+
+    for _ in range(4):
+        watcher._resting()
+
+    assert hung == ([] if raises else [True])
 
 
 def test_that_nobody_can_look_into_a_process_is_not_told_of_a_job_that_went_on(tmp_path: Path) -> None:

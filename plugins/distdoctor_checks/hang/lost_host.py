@@ -2,7 +2,7 @@
 DD132 lost-host: a host of the job has given no sign of life for seconds: its launcher, the machine or the way to it is gone.
 
 What it means    Each launcher says again and again that it is there, through the job's own rendezvous store: every second among
-                 16 hosts, less often among more; there all are called when ranks have come to rest for longer than usual. One of
+                 15 hosts, less often among more; there all are called when ranks have come to rest for longer than usual. One of
                  them has stopped without saying goodbye, or has not answered. If the ranks of that host still
                  take part in collectives, only its launcher has gone: they train on, and nobody watches, restarts or ends them.
 Why it hurts     The other hosts wait for ranks that will not come, or see "connection closed by peer" and look for a bug in the

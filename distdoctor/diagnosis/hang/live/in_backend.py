@@ -31,6 +31,8 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
         return
     if verdict is not None and any(s.process is not None and s.process.cpu_share > AT_WORK for s in standings):
         return  # a large reduction on a slow link: whoever hangs in the backend does nothing at all
+    if verdict is not None and _is_awaited(verdict):
+        return
     elsewhere, first = standstill.stacks.elsewhere, standings[0]
     here = " on this host" if elsewhere else ""
     what = (
@@ -52,13 +54,14 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
         if counted
         else _why(standings, elsewhere),
         prescriptions=(
-            *(() if counted else (Prescription("record-the-job", change=_RECORD),)),
-            Prescription("gather-backend-evidence"),
+            *(() if verdict is not None else (Prescription("record-the-job", change=_RECORD),)),
+            Prescription("gather-backend-evidence", change="" if counted else _IF_ALL_ARE_THERE),
         ),
     )
 
 
 _RECORD = "start it with distdoctor run, which names the first call that differs"
+_IF_ALL_ARE_THERE = "if every rank is in this call, check the network and the devices (NCCL_DEBUG=INFO, ibstat, dmesg)"
 
 
 def _cut(standstill: Stall) -> Finding:
@@ -95,6 +98,11 @@ def _have_issued_the_same(verdict: Verdict) -> bool:
     """Whether the members of each group have issued equally many calls."""
     groups = verdict.facts.groups
     return bool(groups) and not any(group.unseen or len(set(group.counts.values())) > 1 for group in groups)
+
+
+def _is_awaited(verdict: Verdict) -> bool:
+    """Whether some member of a group, all of which left a recording, has issued fewer calls than the others."""
+    return any(not group.unseen and len(set(group.counts.values())) > 1 for group in verdict.facts.groups)
 
 
 def _why(standings: Sequence[RankActivity], elsewhere: tuple[int, ...]) -> str:
