@@ -130,7 +130,7 @@ def _facts(diagnosis: Diagnosis) -> Iterator[str]:
     if cause is not None and failed(job) and not diagnosis.ended_by_distdoctor and cause.words != "exit code unknown":
         yield f"root cause: rank {cause.rank}, {cause.words}"
     if others and not diagnosis.ended_by_distdoctor:
-        yield f"{named(others)} ended {after(job)}"
+        yield f"{named(others)} ended {after(job, others)}"
     versions = logs[0].environment.get("torch") if logs else None
     if isinstance(versions, str):
         yield f"torch {versions}"
