@@ -248,3 +248,22 @@ def test_where_nobody_is_late_the_axis_has_numbers_that_people_read() -> None:
     (picture,) = [one for one in (*mine, *others) if one.name == "arrivals"]
     assert "0.05 ms" in str(picture.svg)
     assert "e-0" not in str(picture.svg)
+
+
+def test_a_bar_of_step_times_is_as_long_as_the_step_that_it_is_labelled_with() -> None:
+    """Phases have medians of their own, which need not add up."""
+    mine, others = pictures(diagnosis_of("DD504"))
+
+    (picture,) = [one for one in (*mine, *others) if one.name == "step_phases"]
+    bars = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', str(picture.svg))
+    ends = {top: max(float(x) + float(width) for x, y, width in bars if y == top) for _, top, _ in bars}
+    steps = [row[1] for row in picture.table.rows]
+    longest = max(steps)
+    assert sorted(ends.values()) == pytest.approx(sorted(110 + 640 * step / longest for step in steps), abs=1.5)
+
+
+def test_of_two_ranks_that_part_none_is_set_in_bold() -> None:
+    mine, _ = pictures(diagnosis_of("DD108"))
+
+    (picture,) = [one for one in mine if one.name == "collectives"]
+    assert not re.findall(r'class="strong"[^>]*>rank', str(picture.svg))

@@ -122,9 +122,10 @@ def _draw(
     sheet = Sheet(left + CELL * len(numbers) + 8, 26 + height * len(shown) + 6, label)
     for column, n in enumerate(numbers):
         sheet.text(left + column * CELL + 4, 16, f"#{n}", "strong" if n == number else "quiet")
-    for line, (cells, _) in enumerate(shown):
+    for line, (cells, ranks) in enumerate(shown):
         top = 26 + line * height
-        sheet.text(0, top + height / 2 + 2, names[line], "strong" if line else "")
+        is_odd = len(ranks) < len(shown[0][1])  # of two alike in number nobody is the odd one
+        sheet.text(0, top + height / 2 + 2, names[line], "strong" if is_odd else "")
         for column, n in enumerate(numbers):
             _draw_cell(sheet, left + column * CELL, top, height, cells[column], kinds, n)
     if number in numbers:

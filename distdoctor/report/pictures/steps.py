@@ -42,6 +42,7 @@ def phases(recording: Recording) -> Picture | None:
     for number, alike in enumerate(shown):
         _bar(sheet, 28 + number * (ROW + 8), alike, most)
     kinds = tuple((f"{colour(COLOURS[phase])}", phase) for phase in PHASES)
+    kinds = (*kinds, ("none", "in no phase, or more than its median"))
     caption = " ".join((f"{table.title}.", *(note.strip() + "." for note in table.notes)))
     return Picture("step_phases", "Where the time of a step goes", caption, sheet.done(), table, kinds)
 
@@ -61,7 +62,10 @@ def _bar(sheet: Sheet, top: float, alike: list[StepTimes], most: float) -> None:
             words = f"{phase}: {milliseconds(one.of(phase))}, {one.of(phase) / one.step:.0%} of a step"
             sheet.rect(x, top, width, ROW, colour(COLOURS[phase]), words)
             x += width
-    sheet.text(x + 6, top + 13, milliseconds(one.step), "quiet")
+    end = LEFT + WIDE * one.step / most
+    if end - x > 1:  # phases have medians of their own, which need not add up
+        sheet.rect(x, top, end - x, ROW, "none", f"not in these medians: {milliseconds((end - x) * most / WIDE)}")
+    sheet.text(max(x, end) + 6, top + 13, milliseconds(one.step), "quiet")
 
 
 def skew(recording: Recording) -> Picture | None:
