@@ -136,6 +136,15 @@ def _facts(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"torch {versions}"
 
 
+def _readable(value: object) -> str:
+    """A value of evidence as people write it: no brackets and quotes of Python."""
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {_readable(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(map(_readable, value))
+    return str(value)
+
+
 def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
     cures = [_cure(cure, diagnosis) for cure in finding.prescriptions]
     return {
@@ -154,7 +163,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "prescriptions": cures,
         "fix": _short_fix(finding, cures),
-        "evidence": [(name, str(value)[:2000]) for name, value in finding.evidence.items()],
+        "evidence": [(name.replace("_", " "), _readable(value)[:2000]) for name, value in finding.evidence.items()],
     }
 
 

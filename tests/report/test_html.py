@@ -267,3 +267,22 @@ def test_of_two_ranks_that_part_none_is_set_in_bold() -> None:
 
     (picture,) = [one for one in mine if one.name == "collectives"]
     assert not re.findall(r'class="strong"[^>]*>rank', str(picture.svg))
+
+
+def test_a_legend_explains_only_what_is_drawn() -> None:
+    mine, _ = pictures(diagnosis_of("DD202", "healthy"))
+    (together,) = [one for one in pictures(diagnosis_of("DD101"))[0] if one.name == "collectives"]
+
+    assert not [one for one in mine if one.name == "collectives"]
+    drawn = {"none open": ' open"' in str(together.svg), "none": 'class="none"' in str(together.svg)}
+    assert {kind for kind, _ in together.legend if kind in drawn} == {kind for kind, there in drawn.items() if there}
+
+
+def test_evidence_is_shown_without_the_brackets_of_python() -> None:
+    diagnosis = diagnosis_of("DD112")
+    finding = replace(diagnosis.findings[0], evidence={"tipped_by": ["get_rank", "rank"], "calls": {"rank 0": (1, 2)}})
+
+    page = html.render(replace(diagnosis, findings=(finding,)))
+
+    assert '<th scope="row">tipped by</th><td class="long">get_rank, rank</td>' in page
+    assert '<td class="long">rank 0: 1, 2</td>' in page
