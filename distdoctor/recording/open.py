@@ -62,7 +62,7 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
         return _standard_input()
     if not path.exists():
         raise NothingToInspect(
-            f"there is no {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
+            f"no such file or folder: {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
         )
     if not path.is_file():
         raise NothingToInspect(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import importlib.metadata
+import itertools
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
@@ -14,7 +15,7 @@ import jinja2
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import NOTE, Finding
-from distdoctor.recording.rank_set import named
+from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 from distdoctor.report import json_report
 from distdoctor.report.pictures.gallery import pictures
@@ -141,6 +142,9 @@ def _readable(value: object) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{name}: {_readable(one)}" for name, one in value.items())
     if isinstance(value, list | tuple | set | frozenset):
+        ranks = [one for one in value if isinstance(one, int) and not isinstance(one, bool)]
+        if len(ranks) == len(value) > 3 and all(one < other for one, other in itertools.pairwise(ranks)):
+            return compress(ranks)
         return ", ".join(map(_readable, value))
     return str(value)
 

@@ -280,9 +280,22 @@ def test_a_legend_explains_only_what_is_drawn() -> None:
 
 def test_evidence_is_shown_without_the_brackets_of_python() -> None:
     diagnosis = diagnosis_of("DD112")
-    finding = replace(diagnosis.findings[0], evidence={"tipped_by": ["get_rank", "rank"], "calls": {"rank 0": (1, 2)}})
+    finding = replace(
+        diagnosis.findings[0],
+        evidence={"tipped_by": ["get_rank", "rank"], "calls": {"rank 0": (1, 2)}, "ranks": list(range(999))},
+    )
 
     page = html.render(replace(diagnosis, findings=(finding,)))
 
     assert '<th scope="row">tipped by</th><td class="long">get_rank, rank</td>' in page
     assert '<td class="long">rank 0: 1, 2</td>' in page
+    assert '<td class="long">0-998</td>' in page
+
+
+def test_ranks_that_drew_the_same_are_one_strip_and_no_name_runs_into_what_is_drawn() -> None:
+    orders = {rank: list(range(32)) if rank != 5 else list(range(16, 32)) * 2 for rank in range(64)}
+    picture = coverage(sampled_job(64, 32).train(orders=orders, sampler="OwnSampler").recording())
+
+    assert picture is not None
+    texts = re.findall(r'<text x="0.0"[^>]*>([^<]*)<', str(picture.svg))
+    assert texts[1:] == ["0-4,6-63 (63)", "rank 5", "all ranks"]

@@ -12,13 +12,14 @@ from distdoctor.diagnosis.speed.step_times import PHASES, StepTimes, step_times
 from distdoctor.diagnosis.speed.timing import Timing
 from distdoctor.recording.rank_set import compress
 from distdoctor.recording.recording import Recording
-from distdoctor.report.pictures.drawing import ROW, Picture, Sheet, colour, ticks
+from distdoctor.report.pictures.drawing import ROW, Picture, Sheet, colour, cut, ticks
 from distdoctor.report.step_table import step_table
 from distdoctor.report.table import Table, milliseconds
 
 COLOURS = {"data": 1, "forward": 0, "backward": 5, "waiting": 7, "optimizer": 2, "other": 6}
 WIDE = 640.0
 LEFT = 110.0
+NAME = 15  # letters to the left of a bar
 MOST_ROWS = 48
 NARROWEST = 1e5  # nanoseconds from left to right: where nobody is late, no axis of picoseconds
 
@@ -54,7 +55,9 @@ def _known(value: float) -> float:
 def _bar(sheet: Sheet, top: float, alike: list[StepTimes], most: float) -> None:
     one = alike[0]
     ranks = [other.rank for other in alike]
-    sheet.text(0, top + 13, f"rank {ranks[0]}" if len(ranks) == 1 else f"{compress(ranks)} ({len(ranks)})")
+    sheet.text(
+        0, top + 13, f"rank {ranks[0]}" if len(ranks) == 1 else f"{cut(compress(ranks), NAME - 7)} ({len(ranks)})"
+    )
     x = LEFT
     for phase in PHASES:
         width = WIDE * _known(one.of(phase)) / most
