@@ -34,7 +34,6 @@ WRONG_USE: list[tuple[list[str], str]] = [
     (["run", "--nproc", "0", "train.py"], "--nproc 0 on 1 node(s) starts no rank"),
     (["run", "--nproc", "two", "train.py"], "Unsupported nproc_per_node value: two"),
     (["run", "gone.py"], "there is no script gone.py"),
-    (["examine", "gone"], "no such file or folder: gone"),
     (["run", "--ignore", "DD999", "train.py"], "--ignore DD999: there is no such check"),
     (["run", "--streams", "foo", "train.py"], "there is no stream foo"),
     (["run", "-o", "gone/report.html", "train.py"], "gone/report.html cannot be written: there is no folder gone"),
@@ -69,6 +68,7 @@ NOTHING_THERE: list[tuple[list[str], str]] = [
     *((["report", path], path) for path in ("gone", "garbage.txt", "empty")),
     *((["show", path], path) for path in ("gone", "garbage.txt", "empty")),
     *((["bundle", path, "-o", "x.ddb"], path) for path in ("gone", "garbage.txt", "empty")),
+    (["examine", "gone"], "no such file or folder: gone"),
     (["diff", "empty", "garbage.txt"], "empty"),
     (["hang-dump", "--pid", "99999999"], "there is no process 99999999"),
 ]
