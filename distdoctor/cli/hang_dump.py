@@ -261,7 +261,8 @@ def _exit_code(job: LookedAt, diagnosis: Diagnosis, settings: Settings) -> int:
     if any(finding.area == "environment" for finding in diagnosis.at_least(ERROR)):  # it kept us from looking
         return 5
     code = deliver.exit_code(diagnosis, settings, hung=False, job_failed=False)
-    return code or (5 if job.over_hosts and not diagnosis.is_whole else 0)
+    cannot_tell = any(one.failed for one in diagnosis.not_examined) or (job.over_hosts and not diagnosis.is_whole)
+    return code or (5 if cannot_tell else 0)
 
 
 def _rendered(

@@ -12,6 +12,8 @@ from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.coverage import Coverage
 from distdoctor.recording.recording import Job, Recording, Trouble
 
+CHECK_FAILED = "the check failed"
+
 
 @dataclass(frozen=True)
 class NotExamined:
@@ -21,6 +23,11 @@ class NotExamined:
     slug: str
     reason: str
     applies: bool = True
+
+    @property
+    def failed(self) -> bool:
+        """Whether the check itself raised: what it would have said nobody knows."""
+        return self.reason.startswith(CHECK_FAILED)
 
 
 class FixOutcome(StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import Check, NotApplicable, NotSeen, not_recorded
-from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
+from distdoctor.diagnosis.diagnosis import CHECK_FAILED, Diagnosis, NotExamined
 from distdoctor.diagnosis.facts.examined import Examined, names_of
 from distdoctor.diagnosis.finding import (
     CERTAIN,
@@ -67,7 +67,7 @@ def examine(
         except NotSeen as reason:
             not_examined.append(NotExamined(check.code, check.slug, str(reason), not isinstance(reason, NotApplicable)))
         except Exception as error:
-            failed = f"the check failed: {type(error).__name__}: {error}"
+            failed = f"{CHECK_FAILED}: {type(error).__name__}: {error}"
             not_examined.append(NotExamined(check.code, check.slug, failed))
     findings = with_patches(_ranked(_most_specific(found)), recording)
     slugs = {cure.slug for finding in findings for cure in finding.prescriptions}

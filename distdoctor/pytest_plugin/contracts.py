@@ -197,7 +197,7 @@ def _own_findings(check: Check) -> list[Finding]:
 
 
 def _crashed(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    return [(one.code, one.reason) for one in diagnosis.not_examined if "the check failed" in one.reason]
+    return [(one.code, one.reason) for one in diagnosis.not_examined if one.failed]
 
 
 def _places(offered: Plugins) -> list[str]:

@@ -63,7 +63,7 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
         return _standard_input()
     if not exists(path):
         raise NothingToInspect(
-            f"there is no {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
+            f"no such file or folder: {path}", way_out="Point at a run folder, flight recorder dumps, or a job log."
         )
     if not isfile(path):
         raise NothingToInspect(

@@ -21,6 +21,9 @@ def answer(diagnosis: Diagnosis, recording: Recording, base: str = "", *, over_h
     warned = [finding for finding in diagnosis.at_least(WARNING) if finding.area == "hang"]
     if warned:
         return f"perhaps a hang: {_headline(warned[0], base)}"
+    failed = [one for one in diagnosis.not_examined if one.failed]
+    if failed:  # it may have been the one that names the hang
+        return f"could not look: {failed[0].code}: {failed[0].reason}; {_at_work(recording, base)}"
     if over_hosts and not diagnosis.is_whole and diagnosis.coverage is not None:
         return f"nothing stuck where it could be seen: {_at_work(recording, base)}; {diagnosis.coverage.sentence}"
     return f"nothing stuck: {_at_work(recording, base)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import importlib.metadata
+import itertools
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
@@ -14,7 +15,7 @@ import jinja2
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import NOTE, Finding
-from distdoctor.recording.rank_set import named
+from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 from distdoctor.report import json_report
 from distdoctor.report.pictures.gallery import pictures
@@ -130,10 +131,22 @@ def _facts(diagnosis: Diagnosis) -> Iterator[str]:
     if cause is not None and failed(job) and not diagnosis.ended_by_distdoctor and cause.words != "exit code unknown":
         yield f"root cause: rank {cause.rank}, {cause.words}"
     if others and not diagnosis.ended_by_distdoctor:
-        yield f"{named(others)} ended {after(job)}"
+        yield f"{named(others)} ended {after(job, others)}"
     versions = logs[0].environment.get("torch") if logs else None
     if isinstance(versions, str):
         yield f"torch {versions}"
+
+
+def _readable(value: object) -> str:
+    """A value of evidence as people write it: no brackets and quotes of Python."""
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {_readable(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        ranks = [one for one in value if isinstance(one, int) and not isinstance(one, bool)]
+        if len(ranks) == len(value) > 3 and all(one < other for one, other in itertools.pairwise(ranks)):
+            return compress(ranks)
+        return ", ".join(map(_readable, value))
+    return str(value)
 
 
 def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -154,7 +167,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "prescriptions": cures,
         "fix": _short_fix(finding, cures),
-        "evidence": [(name, str(value)[:2000]) for name, value in finding.evidence.items()],
+        "evidence": [(name.replace("_", " "), _readable(value)[:2000]) for name, value in finding.evidence.items()],
     }
 
 

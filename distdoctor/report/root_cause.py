@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -76,8 +77,12 @@ def brought_down(diagnosis: Diagnosis) -> tuple[int, ...]:
     return tuple(rank for rank, end in ends if rank not in blamed and (end.ended_by_launcher or failed_by_itself(end)))
 
 
-def after(job: Job) -> str:
-    """What the end of the others has to do with the root cause: a log tells the order and no more."""
+def after(job: Job, ranks: Collection[int] = ()) -> str:
+    """What the end of these others has to do with the root cause: a log tells the order and no more, and a signal from outside
+    ends all ranks that are left, whatever is wrong."""
+    ends = [job.ends[rank] for rank in ranks if rank in job.ends]
+    if job.interrupted and all(end.ended_by_launcher or end.signal == job.interrupted for end in ends):
+        return f"by {signal_name(job.interrupted)} from outside"
     return "after it" if job.launcher == LAUNCHER else "because of it"
 
 

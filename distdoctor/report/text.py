@@ -181,7 +181,7 @@ def _then(diagnosis: Diagnosis) -> str:
     count = f"{len(others)} {'rank' if len(others) == 1 else 'ranks'}"
     if diagnosis.ended_by_distdoctor:
         return f"  then  distdoctor ended the job, {count} that waited with it ({named(others)})"
-    return f"  then  {count} ended {after(diagnosis.job)} ({named(others)})"
+    return f"  then  {count} ended {after(diagnosis.job, others)} ({named(others)})"
 
 
 def _without_findings(diagnosis: Diagnosis) -> list[str]:

@@ -117,6 +117,7 @@ def assert_healthy(diagnosis: Diagnosis | Mapping[str, Any], ignore: Iterable[st
 
     Takes what the fixture `diagnose` and `distdoctor.diagnose` return. Notes are no illness.
     """
+    __tracebackhide__ = True
     accepted = {word.lower() for word in ignore}
     require_known_checks("ignore", accepted)
     report = diagnosis if isinstance(diagnosis, Mapping) else _as_report(diagnosis)
@@ -126,7 +127,7 @@ def assert_healthy(diagnosis: Diagnosis | Mapping[str, Any], ignore: Iterable[st
         if one["severity"] in ("error", "warning") and not {one["code"].lower(), one["slug"].lower()} & accepted
     ]
     if ill:
-        raise AssertionError(f"{len(ill)} findings\n" + "\n".join(map(_line, ill)))
+        raise AssertionError(f"{len(ill)} finding{'' if len(ill) == 1 else 's'}\n" + "\n".join(map(_line, ill)))
     if not report["findings"] and report["job"].get("exit_code"):
         raise AssertionError(f"the job failed with exit code {report['job']['exit_code']}, and no check found out why")
     if not report["examined"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,16 @@ from sick import PLUGINS
 
 from distdoctor.attach.py_spy import PySpyDump, _thread
 from distdoctor.attach.snapshot import _keeps_the_gil, _lasting, _Sample
+from distdoctor.cli.hang_dump import _exit_code
+from distdoctor.cli.looked_at import LookedAt
+from distdoctor.cli.settings import Settings
+from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, Finding, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, Finding, Stalls
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import FileWait, Link, RankStacks, ThreadStack
+from distdoctor.report.first_line import answer
 from distdoctor.testing import Script
 from distdoctor.testing.stacks import (
     FETCH,
@@ -394,3 +401,41 @@ def test_a_wrapper_of_the_probe_is_no_frame() -> None:
     thread = _thread({"frames": [ours, users], "os_thread_id": 1}, user_locals=False)
 
     assert [one.path for one in thread.frames] == ["/job/train.py"]
+
+
+def test_the_file_that_a_stuck_worker_waits_for_is_named_with_what_to_do() -> None:
+    asleep = process(
+        frame("data.py:12 __getitem__"),
+        torch_frame("fetch", FETCH),
+        torch_frame("_worker_loop", WORKER),
+        pid=2001,
+        worker=0,
+        waits_for=FileWait("open", "/data/labels", "FIFO"),
+    )
+
+    finding = seen(
+        in_collective(0),
+        rank(1, torch_frame("_next_data", LOADER), frame("train.py:30 main"), still=30.0, workers=(asleep,)),
+    )
+
+    assert (finding.code, finding.ranks) == ("DD115", (1,))
+    assert finding.title.endswith("open() of the FIFO /data/labels waits for a process that opens its other end")
+    assert "start what opens the other end of /data/labels" in finding.prescriptions[0].change
+
+
+def test_how_long_a_rank_has_been_at_a_line_stands_before_what_else_it_does() -> None:
+    finding = seen(in_collective(0), rank(1, frame("train.py:11 step"), still=30.0, held_gil=True))
+
+    assert "for 30 s, and never releases the GIL" in finding.title
+
+
+def test_where_a_check_of_hangs_fails_nobody_says_that_nothing_is_stuck() -> None:
+    def raises(stall: Stall) -> Iterator[Finding]:
+        raise KeyError("which")
+
+    broken = check("DD996", "broken-check", severity=ERROR, family="hang")(raises)
+    recording = looked_at(in_collective(0), rank(1, frame("train.py:11 step"), still=30.0))
+    diagnosis = examine(recording, [broken], {}, live=True)
+
+    assert answer(diagnosis, recording).startswith("could not look: DD996: the check failed: KeyError: 'which'; rank 0")
+    assert _exit_code(LookedAt("train.py", (), 0), diagnosis, Settings()) == 5

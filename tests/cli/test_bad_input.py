@@ -68,6 +68,7 @@ NOTHING_THERE: list[tuple[list[str], str]] = [
     *((["report", path], path) for path in ("gone", "garbage.txt", "empty")),
     *((["show", path], path) for path in ("gone", "garbage.txt", "empty")),
     *((["bundle", path, "-o", "x.ddb"], path) for path in ("gone", "garbage.txt", "empty")),
+    (["examine", "gone"], "no such file or folder: gone"),
     (["diff", "empty", "garbage.txt"], "empty"),
     (["hang-dump", "--pid", "99999999"], "there is no process 99999999"),
 ]

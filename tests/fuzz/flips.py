@@ -79,7 +79,7 @@ def judged(diagnosis: Diagnosis, sound: Diagnosis, rank: int) -> tuple[str, str]
     coverage = diagnosis.coverage
     assert coverage is not None
     named = rank in (*coverage.torn, *coverage.unreadable)
-    crashed = [one.code for one in diagnosis.not_examined if "the check failed" in one.reason]
+    crashed = [one.code for one in diagnosis.not_examined if one.failed]
     more = certain(diagnosis) - certain(sound)
     if more:
         return "", f"certain: {sorted(more)}"

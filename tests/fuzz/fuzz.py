@@ -110,7 +110,7 @@ def _diagnosed(path: Path, damaged: Callable[[], bool]) -> Iterator[str]:
     diagnosis = diagnose(open_recording(path), PLUGINS.checks, PLUGINS.remedies)
     said = text.render(diagnosis)
     json_report.render(diagnosis)
-    crashed = [one.code for one in diagnosis.not_examined if "the check failed" in one.reason]
+    crashed = [one.code for one in diagnosis.not_examined if one.failed]
     if (diagnosis.healthy or said.startswith("healthy")) and damaged():
         yield "healthy"
     elif crashed:

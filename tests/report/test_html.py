@@ -248,3 +248,54 @@ def test_where_nobody_is_late_the_axis_has_numbers_that_people_read() -> None:
     (picture,) = [one for one in (*mine, *others) if one.name == "arrivals"]
     assert "0.05 ms" in str(picture.svg)
     assert "e-0" not in str(picture.svg)
+
+
+def test_a_bar_of_step_times_is_as_long_as_the_step_that_it_is_labelled_with() -> None:
+    """Phases have medians of their own, which need not add up."""
+    mine, others = pictures(diagnosis_of("DD504"))
+
+    (picture,) = [one for one in (*mine, *others) if one.name == "step_phases"]
+    bars = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', str(picture.svg))
+    ends = {top: max(float(x) + float(width) for x, y, width in bars if y == top) for _, top, _ in bars}
+    steps = [row[1] for row in picture.table.rows]
+    longest = max(steps)
+    assert sorted(ends.values()) == pytest.approx(sorted(110 + 640 * step / longest for step in steps), abs=1.5)
+
+
+def test_of_two_ranks_that_part_none_is_set_in_bold() -> None:
+    mine, _ = pictures(diagnosis_of("DD108"))
+
+    (picture,) = [one for one in mine if one.name == "collectives"]
+    assert not re.findall(r'class="strong"[^>]*>rank', str(picture.svg))
+
+
+def test_a_legend_explains_only_what_is_drawn() -> None:
+    mine, _ = pictures(diagnosis_of("DD202", "healthy"))
+    (together,) = [one for one in pictures(diagnosis_of("DD101"))[0] if one.name == "collectives"]
+
+    assert not [one for one in mine if one.name == "collectives"]
+    drawn = {"none open": ' open"' in str(together.svg), "none": 'class="none"' in str(together.svg)}
+    assert {kind for kind, _ in together.legend if kind in drawn} == {kind for kind, there in drawn.items() if there}
+
+
+def test_evidence_is_shown_without_the_brackets_of_python() -> None:
+    diagnosis = diagnosis_of("DD112")
+    finding = replace(
+        diagnosis.findings[0],
+        evidence={"tipped_by": ["get_rank", "rank"], "calls": {"rank 0": (1, 2)}, "ranks": list(range(999))},
+    )
+
+    page = html.render(replace(diagnosis, findings=(finding,)))
+
+    assert '<th scope="row">tipped by</th><td class="long">get_rank, rank</td>' in page
+    assert '<td class="long">rank 0: 1, 2</td>' in page
+    assert '<td class="long">0-998</td>' in page
+
+
+def test_ranks_that_drew_the_same_are_one_strip_and_no_name_runs_into_what_is_drawn() -> None:
+    orders = {rank: list(range(32)) if rank != 5 else list(range(16, 32)) * 2 for rank in range(64)}
+    picture = coverage(sampled_job(64, 32).train(orders=orders, sampler="OwnSampler").recording())
+
+    assert picture is not None
+    texts = re.findall(r'<text x="0.0"[^>]*>([^<]*)<', str(picture.svg))
+    assert texts[1:] == ["0-4,6-63 (63)", "rank 5", "all ranks"]

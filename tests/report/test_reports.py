@@ -103,6 +103,14 @@ def test_what_followed_from_the_root_cause_is_one_line_below_it() -> None:
     assert report.splitlines()[-1] == "  then  3 ranks ended because of it (ranks 0-2)"
 
 
+def test_ranks_that_a_signal_from_outside_ended_did_not_end_because_of_the_finding() -> None:
+    ends = {rank: RankEnd(None, 15, True) for rank in (0, 1, 2, 3)}
+
+    report = text.render(diagnosis_of(SKIPPED, exit_code=1, ends=ends, interrupted=15))
+
+    assert report.splitlines()[-1] == "  then  3 ranks ended by SIGTERM from outside (ranks 0-2)"
+
+
 def test_a_failed_job_without_a_finding_still_names_who_failed_first() -> None:
     ends = {0: RankEnd(1, at_ns=20), 1: RankEnd(None, 9, at_ns=10)}
 

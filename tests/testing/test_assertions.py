@@ -149,7 +149,7 @@ def test_healthy_is_no_error_no_warning_and_something_examined() -> None:
     assert_healthy(_report(ill), ignore=["missing-set-epoch"])
     assert_healthy(_report({**ill, "severity": "note"}))
 
-    with pytest.raises(AssertionError, match=r"DD301 warning ranks 0-1 train\.py:36 again"):
+    with pytest.raises(AssertionError, match=r"1 finding\nDD301 warning ranks 0-1 train\.py:36 again"):
         assert_healthy(_report(ill))
     with pytest.raises(AssertionError, match="exit code 3"):
         assert_healthy(_report(exit_code=3))

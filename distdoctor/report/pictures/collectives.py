@@ -49,6 +49,7 @@ def picture(recording: Recording) -> Picture | None:
     numbers = range(numbers[0], _last_used(numbers, rows) + 1)
     shown = sorted(rows.items(), key=lambda row: (-len(row[1]), row[1]))[:MOST_ROWS]
     kinds = _kinds(cell.words for cells, _ in shown for cell in cells)
+    states = _states(cell for cells, _ in shown for cell in cells[: len(numbers)])
     label = f"collectives of {group.words} around #{number}"
     by_number = _draw(label, numbers, number, shown, kinds)
     spans = call_times.spans_of(verdict.facts, calls, [ranks for _, ranks in shown], numbers)
@@ -59,7 +60,7 @@ def picture(recording: Recording) -> Picture | None:
         f"{_caption(group, number, shown, len(rows))} {_on_time(verdict)}",
         by_number,
         _table(numbers, shown, spans),
-        (*((kind, words) for words, kind in kinds.items()), ("none open", "has not come back"), ("none", "not called")),
+        (*((kind, words) for words, kind in kinds.items()), *states),
         (View("by number", by_number), View("by time", by_time)),
         "Order",
     )
@@ -106,6 +107,13 @@ def _kinds(words: Iterable[str]) -> dict[str, str]:
     return kinds
 
 
+def _states(cells: Iterable[_Cell]) -> list[tuple[str, str]]:
+    """What the legend has to explain besides operations."""
+    seen = {"none open" if cell.open else "none" for cell in cells if cell.open or not cell.words}
+    words = {"none open": "has not come back", "none": "not called"}
+    return [(kind, name) for kind, name in words.items() if kind in seen]
+
+
 def _caption(group: GroupCalls, number: int, shown: list[tuple[tuple[_Cell, ...], list[int]]], rows: int) -> str:
     most = shown[0][1]
     words = f"{len(most)} identical ranks ({named(most)})" if len(most) > 1 else named(most)
@@ -122,9 +130,10 @@ def _draw(
     sheet = Sheet(left + CELL * len(numbers) + 8, 26 + height * len(shown) + 6, label)
     for column, n in enumerate(numbers):
         sheet.text(left + column * CELL + 4, 16, f"#{n}", "strong" if n == number else "quiet")
-    for line, (cells, _) in enumerate(shown):
+    for line, (cells, ranks) in enumerate(shown):
         top = 26 + line * height
-        sheet.text(0, top + height / 2 + 2, names[line], "strong" if line else "")
+        is_odd = len(ranks) < len(shown[0][1])  # of two alike in number nobody is the odd one
+        sheet.text(0, top + height / 2 + 2, names[line], "strong" if is_odd else "")
         for column, n in enumerate(numbers):
             _draw_cell(sheet, left + column * CELL, top, height, cells[column], kinds, n)
     if number in numbers:

@@ -11,15 +11,16 @@ from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.data.sample_account import LoaderAccount, SampleAccounts
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
 from distdoctor.diagnosis.derived import derived
-from distdoctor.recording.rank_set import named
+from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
-from distdoctor.report.pictures.drawing import Picture, Sheet
+from distdoctor.report.pictures.drawing import Picture, Sheet, cut
 from distdoctor.report.table import Table
 
 BINS = 96
 BIN = 7.0
 LEFT = 130.0
 LINE = 14
+NAME = 19  # letters to the left of a strip
 MOST_EPOCHS, MOST_RANKS = 4, 12
 
 
@@ -33,16 +34,19 @@ def coverage(recording: Recording) -> Picture | None:
     ]
     if not epochs:
         return None
-    rows = sum(min(len(one.passes), MOST_RANKS) + 1 for one in epochs)
+    alike = [_alike(one) for one in epochs]
+    rows = sum(min(len(groups), MOST_RANKS) + 1 for groups in alike)
     sheet = Sheet(LEFT + BINS * BIN + 150, 24 * len(epochs) + LINE * rows + 10, "who drew which samples")
     top, found = 0.0, []
-    for number, one in enumerate(epochs, start=1):
+    for number, (one, groups) in enumerate(zip(epochs, alike, strict=True), start=1):
         top += 16
-        sheet.text(0, top, f"pass {number} of the last {len(epochs)}, {one.one.length:,} samples", "strong")
-        shares = {rank: _shares(of_rank) for rank, of_rank in one.passes.items()}
-        total = np.sum(list(shares.values()), axis=0)
-        for rank in list(shares)[:MOST_RANKS]:
-            _strip(sheet, top + 4, f"rank {rank}", shares[rank])
+        left_out = f"; {len(groups) - MOST_RANKS} more rows are left out" if len(groups) > MOST_RANKS else ""
+        heading = f"pass {number} of the last {len(epochs)}, {one.one.length:,} samples{left_out}"
+        sheet.text(0, top, heading, "strong")
+        total = np.sum([share * len(ranks) for share, ranks in groups], axis=0)
+        for share, ranks in groups[:MOST_RANKS]:
+            name = named(ranks) if len(ranks) < 3 else f"{cut(compress(ranks), NAME - 7)} ({len(ranks)})"
+            _strip(sheet, top + 4, name, share)
             top += LINE
         counts = _counts(one, total)
         _together(sheet, top + 4, total, counts)
@@ -51,8 +55,8 @@ def coverage(recording: Recording) -> Picture | None:
     return Picture(
         "coverage",
         "Which samples each rank drew",
-        "The data set from left to right. The darker a piece, the more of it the rank drew; below, what all ranks drew together: "
-        "once, several times, or not at all.",
+        "The data set from left to right, one strip for ranks that drew the same parts. The darker a piece, the more of it was "
+        "drawn; below, what all ranks drew together: once, several times, or not at all.",
         sheet.done(),
         Table(
             "coverage",
@@ -66,6 +70,15 @@ def coverage(recording: Recording) -> Picture | None:
         ),
         (("k5", "drawn"), ("k1", "by several ranks or several times"), ("none", "by nobody")),
     )
+
+
+def _alike(one: Together) -> list[tuple[NDArray[np.float64], list[int]]]:
+    """The shares of each part of the data set, and the ranks that drew these: the most of them first."""
+    groups: dict[bytes, tuple[NDArray[np.float64], list[int]]] = {}
+    for rank, of_rank in one.passes.items():
+        shares = _shares(of_rank)
+        groups.setdefault(shares.tobytes(), (shares, []))[1].append(rank)
+    return sorted(groups.values(), key=lambda group: (-len(group[1]), group[1]))
 
 
 def orders(recording: Recording) -> Picture | None:

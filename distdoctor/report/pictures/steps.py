@@ -12,13 +12,14 @@ from distdoctor.diagnosis.speed.step_times import PHASES, StepTimes, step_times
 from distdoctor.diagnosis.speed.timing import Timing
 from distdoctor.recording.rank_set import compress
 from distdoctor.recording.recording import Recording
-from distdoctor.report.pictures.drawing import ROW, Picture, Sheet, colour, ticks
+from distdoctor.report.pictures.drawing import ROW, Picture, Sheet, colour, cut, ticks
 from distdoctor.report.step_table import step_table
 from distdoctor.report.table import Table, milliseconds
 
 COLOURS = {"data": 1, "forward": 0, "backward": 5, "waiting": 7, "optimizer": 2, "other": 6}
 WIDE = 640.0
 LEFT = 110.0
+NAME = 15  # letters to the left of a bar
 MOST_ROWS = 48
 NARROWEST = 1e5  # nanoseconds from left to right: where nobody is late, no axis of picoseconds
 
@@ -42,6 +43,7 @@ def phases(recording: Recording) -> Picture | None:
     for number, alike in enumerate(shown):
         _bar(sheet, 28 + number * (ROW + 8), alike, most)
     kinds = tuple((f"{colour(COLOURS[phase])}", phase) for phase in PHASES)
+    kinds = (*kinds, ("none", "in no phase, or more than its median"))
     caption = " ".join((f"{table.title}.", *(note.strip() + "." for note in table.notes)))
     return Picture("step_phases", "Where the time of a step goes", caption, sheet.done(), table, kinds)
 
@@ -53,7 +55,9 @@ def _known(value: float) -> float:
 def _bar(sheet: Sheet, top: float, alike: list[StepTimes], most: float) -> None:
     one = alike[0]
     ranks = [other.rank for other in alike]
-    sheet.text(0, top + 13, f"rank {ranks[0]}" if len(ranks) == 1 else f"{compress(ranks)} ({len(ranks)})")
+    sheet.text(
+        0, top + 13, f"rank {ranks[0]}" if len(ranks) == 1 else f"{cut(compress(ranks), NAME - 7)} ({len(ranks)})"
+    )
     x = LEFT
     for phase in PHASES:
         width = WIDE * _known(one.of(phase)) / most
@@ -61,7 +65,10 @@ def _bar(sheet: Sheet, top: float, alike: list[StepTimes], most: float) -> None:
             words = f"{phase}: {milliseconds(one.of(phase))}, {one.of(phase) / one.step:.0%} of a step"
             sheet.rect(x, top, width, ROW, colour(COLOURS[phase]), words)
             x += width
-    sheet.text(x + 6, top + 13, milliseconds(one.step), "quiet")
+    end = LEFT + WIDE * one.step / most
+    if end - x > 1:  # phases have medians of their own, which need not add up
+        sheet.rect(x, top, end - x, ROW, "none", f"not in these medians: {milliseconds((end - x) * most / WIDE)}")
+    sheet.text(max(x, end) + 6, top + 13, milliseconds(one.step), "quiet")
 
 
 def skew(recording: Recording) -> Picture | None:

@@ -62,7 +62,7 @@ def picture(recording: Recording) -> Picture | None:
                 for number, node in enumerate(nodes)
             ),
         ),
-        (("k0 soft", "waits"), ("k3 soft", "waits for nobody")),
+        (("k0 soft", "waits"), ("k3 soft", "waits for no other rank")),
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.live.obstacle import lock_made_at
+from distdoctor.diagnosis.hang.live.obstacle import Obstacle, file_obstacle, lock_made_at
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of, state_of
 from distdoctor.recording.recording import Recording, SourceLine
@@ -40,16 +40,27 @@ def examine(standstill: Stall) -> Iterator[Finding]:
                 yield _at_one_batch(standing, slow, standstill)
             continue
         site = _place(worker) if worker is not None else standing.site
+        obstacle = _obstacle(worker, site, standstill)
         yield Finding(
-            title=_title(standing, worker, standstill),
+            title=_title(standing, worker, standstill) + (f": {obstacle.words}" if obstacle else ""),
             ranks=(standing.rank,),
             confidence=standstill.confidence(standing),
             place=site or standing.site,
             places=_places(standing, worker, site, standstill),
-            evidence=evidence_of(worker if worker is not None else standing.process),
+            evidence=evidence_of(worker if worker is not None else standing.process)
+            | (dict(obstacle.facts) if obstacle else {}),
             why=_why(standing, worker, standstill),
-            prescriptions=(Prescription("time-out-the-loader", change=_change(worker, site or standing.site)),),
+            prescriptions=(
+                Prescription("time-out-the-loader", change=_change(worker, site or standing.site, obstacle)),
+            ),
         )
+
+
+def _obstacle(worker: ProcessStacks | None, site: SourceLine, standstill: Stall) -> Obstacle | None:
+    """The file that a stuck worker waits for. Its socket may be the loader's own."""
+    if worker is None or worker.is_stopped or worker.waits_for is None or worker.waits_for.kind == "socket":
+        return None
+    return file_obstacle(worker, site, standstill.stacks)
 
 
 def _is_at_work(worker: ProcessStacks) -> bool:
@@ -138,9 +149,11 @@ def _why(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall
     return "; ".join(parts)
 
 
-def _change(worker: ProcessStacks | None, site: SourceLine) -> str:
+def _change(worker: ProcessStacks | None, site: SourceLine, obstacle: Obstacle | None = None) -> str:
     if worker is not None and worker.is_stopped:
         return f"kill -CONT {worker.pid}, once you know what stopped it"
+    if obstacle is not None:
+        return f"{obstacle.change}; DataLoader(..., timeout=120) lets the loader report it"
     where = site.short
     return f"bound the wait at {where}, and let the loader report it: DataLoader(..., timeout=120)"
 

@@ -21,6 +21,7 @@ Source           PyTorch's notes, FAQ: "Don't accumulate history across your tra
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -217,7 +218,8 @@ def _cure(growth: Growth) -> Prescription:
         return Prescription("bound-what-is-kept", change=change, effect=effect)
     if keeping is None:
         return Prescription("detach-what-is-kept", effect=effect)
-    change = f"detach `{keeping.value[:60]}` before storing it"
+    what = "the tensors in " if _is_container(_expression(keeping.value)) else ""
+    change = f"detach {what}`{keeping.value[:60]}` before storing it"
     return Prescription("detach-what-is-kept", change=change, effect=effect, edits=_detached(growth, keeping))
 
 
@@ -229,11 +231,29 @@ def _detached(growth: Growth, keeping: Keeping) -> tuple[Edit, ...]:
             new = f"{holder.label} = {holder.kind}(state.detach() for state in {holder.label})"
         pad = keeping.text[: len(keeping.text) - len(keeping.text.lstrip())]
         return (rows_replaced(site.path, keeping.last_line + 1, keeping.last_line, [pad + new]),)
-    if keeping.at < 0 or not (value.isidentifier() or value.endswith(")")):
+    written = _expression(value)
+    is_one_tensor = isinstance(written, ast.Name | ast.Attribute | ast.Subscript | ast.Call) and not _is_container(
+        written
+    )
+    if keeping.at < 0 or not is_one_tensor:  # of `a + f(b)` the method would be that of f(b) alone
         return ()
     name = "item" if keeping.how == ADDS and value.isidentifier() and "loss" in value else "detach"
     column = len((keeping.text[: keeping.at] + value).encode())
     return (Edit(site.path, site.line, column, site.line, column, f".{name}()"),)
+
+
+def _expression(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
+
+
+def _is_container(value: ast.expr | None) -> bool:
+    """A tuple, a list, a dict, or a call that makes one: it has no method detach()."""
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id in ("tuple", "list", "dict", "set", "zip", "map")
+    return isinstance(value, ast.Tuple | ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.GeneratorExp)
 
 
 # -- a process that grows ----------------------------------------------------------------------------------------------

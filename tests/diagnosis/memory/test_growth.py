@@ -13,6 +13,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.diagnosis.memory.memory import Memory, mib, slope
 from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, request_of
+from distdoctor.diagnosis.source.edits import applied
 from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, PUTS, keeping_line, keeps_hooks
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import HOOKS, HolderFlag
@@ -247,3 +248,28 @@ def test_buckets_that_are_made_lazily_are_offered_to_a_torch_that_knows_them(tor
     (found,) = examine(replace(recording, ranks=ranks), [check]).findings
 
     assert ("make-buckets-lazily" in [one.slug for one in found.prescriptions]) == offered
+
+
+@pytest.mark.parametrize(
+    ("line", "edited"),
+    [
+        ("history.append(out)", "history.append(out.detach())"),
+        ("history.append(model(x))", "history.append(model(x).detach())"),
+        ("history.append((out, hidden))", None),  # a tuple has no detach()
+        ("history.append(tuple(outs))", None),
+        ("history.append(out + f(x))", None),  # `out + f(x).detach()` keeps the graph of out
+    ],
+)
+def test_only_a_single_tensor_is_detached_by_a_patch(line: str, edited: str | None) -> None:
+    source = f"def train():\n    history = []\n    for x in loader:\n        {line}\n        optimizer.step()\n"
+    looks = {step: {"nodes": 9 * step, "old_nodes": 9 * (step - 3), "bytes": 4} for step in (3, 6, 9, 12)}
+    job = memory_job(1).trains(12).holds("history", "/job/train.py:5 train", looks)
+
+    (finding,) = examine(job.recording(sources={"/job/train.py": source}), [CHECK]).findings
+
+    (cure,) = finding.prescriptions
+    assert finding.place.line == 4
+    if edited is None:
+        assert cure.edits == ()
+    else:
+        assert applied(source, cure.edits)[0].splitlines()[3].strip() == edited

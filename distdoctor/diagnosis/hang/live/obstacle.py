@@ -32,13 +32,17 @@ def obstacle_of(standing: RankActivity, stacks: Stacks, sources: Mapping[str, st
     process = standing.process
     if process is None:
         return None
-    where = _short(standing.site)
     prompt = _at_prompt(process, standing.site, sources)
     if prompt is not None:
         return prompt
     if process.waits_for is not None:
-        return _in_file(process.waits_for, where, stacks)
+        return file_obstacle(process, standing.site, stacks)
     return _in_lock(process, sources)
+
+
+def file_obstacle(process: ProcessStacks, site: SourceLine, stacks: Stacks) -> Obstacle | None:
+    """The file that the kernel holds this process for, at this line; None where it holds it for none."""
+    return _in_file(process.waits_for, _short(site), stacks) if process.waits_for is not None else None
 
 
 def _short(site: SourceLine) -> str:

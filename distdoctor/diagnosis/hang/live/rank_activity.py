@@ -121,6 +121,9 @@ class RankActivity:
         return ""
 
 
+KEEPS_GIL = ", and never releases the GIL"  # the end of what a rank in its own code does
+
+
 def _user(standing: RankActivity) -> str:
     process = standing.process
     line = standing.line.strip().partition("  #")[0].rstrip()
@@ -130,7 +133,7 @@ def _user(standing: RankActivity) -> str:
     if inner is not None and not inner.is_users:
         what += f", in {inner.function} of {'/'.join(inner.path.split('/')[-2:])}"
     if process is not None and process.held_gil:
-        what += ", and never releases the GIL"
+        what += KEEPS_GIL
     return what
 
 

@@ -14,6 +14,7 @@ from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Place
 from distdoctor.diagnosis.hang.live.rank_activity import (
+    KEEPS_GIL,
     Activity,
     RankActivity,
     is_held_by_kernel,
@@ -134,7 +135,11 @@ class Stall:
     def since(self, standing: RankActivity) -> str:
         """`has been at `lock.acquire()` for 43 s`; `is at `lock.acquire()`` where nobody knows since when."""
         how_long = self.how_long(standing)
-        return f"{_PERFECT.sub(_perfect, standing.words, count=1)}{how_long}" if how_long else standing.words
+        if not how_long:
+            return standing.words
+        words = _PERFECT.sub(_perfect, standing.words, count=1)
+        does = words.removesuffix(KEEPS_GIL)
+        return f"{does}{how_long}{words[len(does) :]}"
 
     def places(self, *first: RankActivity) -> tuple[Place, ...]:
         """Where every rank is, `first` ones first, ranks at the same line with the same words together."""
