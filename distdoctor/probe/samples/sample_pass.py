@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+import weakref
 import zlib
 from array import array
 from collections import deque
@@ -62,6 +63,8 @@ class PassWriter:
         self.stream, self.trace = stream, stream.trace
         self.seq, self.keep = seq, keep
         self.record = stream.trace.passes.window(seq).cast("Q")
+        self.outer: weakref.ref[PassWriter] | None = None  # the pass that was under way when this one began
+        self.evaluates = bool(flags & PassFlag.EVAL_MODE or not flags & PassFlag.GRADIENTS_ON)  # as it began
         self.flags = int(flags)  # no PassFlag: its operators cost more than all else that a batch costs
         self.counts = not flags & PassFlag.ITERABLE
         self.plain = True  # indices are numbers, and those of the data set itself

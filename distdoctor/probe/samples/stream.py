@@ -202,7 +202,9 @@ class SamplesStream:
         )
         new_set = self._new_set(content) if not flags & (PassFlag.ITERABLE | PassFlag.UNTRANSLATED) else None
         self.rank.on_pass()
+        around = self._under_way()
         self.latest = begun = PassWriter(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep, new_set)
+        begun.outer = weakref.ref(around) if around is not None else None
         begun.behind = _held_back()
         begun.translated_by(translate)
         iterator.__dict__["_distdoctor_pass"] = begun
@@ -261,9 +263,20 @@ class SamplesStream:
             known.over()
 
     def _settle(self) -> None:
-        """The last step of a pass comes after its last batch was handed over: look once more before the next pass begins."""
-        if self.latest is not None and self.latest.ended:
-            self.latest.note_step()
+        """The last step of a pass comes after its last batch was handed over: look once more before the next pass begins.
+
+        Not after an evaluation, or after a pass inside of another one: the steps that follow belong to what goes on around it.
+        """
+        known = self.latest
+        if known is not None and known.ended and known.outer is None and not known.evaluates:
+            known.note_step()
+
+    def _under_way(self) -> PassWriter | None:
+        """The pass that has begun last and is not over. One that was left early, and forgotten, is none."""
+        known = self.latest
+        while known is not None and known.ended:
+            known = known.outer() if known.outer is not None else None
+        return known
 
     def _content(self, dataset: Any, iterable: bool = False) -> Content:
         known = self.contents.get(dataset)
