@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from xml.etree import ElementTree
 
@@ -16,7 +17,8 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 def render(diagnosis: Diagnosis) -> str:
     """A case that fails per code with findings, one that passes per healthy check, one that is skipped per unexamined one. The
-    suite takes as long as the job was recorded."""
+    suite takes as long as the job was recorded. What strict readers demand (Apache Ant's schema) is there, empty where nothing
+    belongs there."""
     found: dict[str, list[str]] = {}
     slugs = {code: check.slug for code, check in diagnosis.checks.items()}
     for finding in diagnosis.findings:
@@ -31,23 +33,52 @@ def render(diagnosis: Diagnosis) -> str:
         errors="0",
         skipped=str(len(diagnosis.not_examined)),
         time=f"{_seconds(diagnosis.recording):.3f}",
+        timestamp=_begun(diagnosis.recording),
+        hostname=_host(diagnosis.recording),
     )
+    ElementTree.SubElement(suite, "properties")
     for code in codes:
-        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=_name(code, slugs.get(code, "")))
+        case = _case(suite, _name(code, slugs.get(code, "")))
         if code in found:
-            failure = ElementTree.SubElement(case, "failure", message=_clean(found[code][0].partition("\n")[0]))
+            failure = ElementTree.SubElement(
+                case, "failure", message=_clean(found[code][0].partition("\n")[0]), type=code
+            )
             failure.text = _clean("\n\n".join(found[code]))
     for one in diagnosis.not_examined:
-        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=_name(one.code, one.slug))
+        case = _case(suite, _name(one.code, one.slug))
         ElementTree.SubElement(case, "skipped", message=_clean(one.reason))
     if (not diagnosis.findings and not diagnosis.healthy) or gap(diagnosis):
         # Not a case that passes or is skipped: a green suite would say that the whole job was seen.
-        case = ElementTree.SubElement(suite, "testcase", classname="distdoctor", name="coverage")
-        ElementTree.SubElement(case, "error", message=_clean(gap(diagnosis) or verdict(diagnosis)))
+        case = _case(suite, "coverage")
+        ElementTree.SubElement(case, "error", message=_clean(gap(diagnosis) or verdict(diagnosis)), type="coverage")
         suite.set("tests", str(int(suite.get("tests", "0")) + 1))
         suite.set("errors", "1")
+    for name in ("system-out", "system-err"):
+        ElementTree.SubElement(suite, name)
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _case(suite: ElementTree.Element, name: str) -> ElementTree.Element:
+    return ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=name, time="0")
+
+
+def _begun(recording: Recording | None) -> str:
+    """When the job began, in UTC and without a zone, as JUnit has it; the epoch where nobody noted it."""
+    logs = recording.ranks.values() if recording is not None else ()
+    times = [
+        int(log.events["at_ns"][0]) + log.monotonic_to_wall_ns
+        for log in logs
+        if len(log.events) and log.monotonic_to_wall_ns
+    ]
+    return datetime.datetime.fromtimestamp(min(times, default=0) // 1_000_000_000, datetime.UTC).strftime(
+        "%Y-%m-%dT%H:%M:%S"
+    )
+
+
+def _host(recording: Recording | None) -> str:
+    hosts = [log.host for log in recording.ranks.values() if log.host] if recording else []
+    return _clean(min(hosts, default="localhost"))
 
 
 def _name(code: str, slug: str) -> str:
