@@ -43,8 +43,8 @@ from distdoctor.diagnosis.source.schedules import schedule_made_after
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.replay import Replay
-from distdoctor.recording.trace.events import Untied
-from distdoctor.recording.trace.state_file import SCHEDULE, WEIGHTS
+from distdoctor.recording.trace.events import Loading, Untied
+from distdoctor.recording.trace.state_file import MOMENTS, SCHEDULE, WEIGHTS
 
 
 @check("DD706", "resume-restores-other-state", severity=WARNING, live=False)
@@ -159,8 +159,19 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
             **{piece.kind: f"{piece.differing} of {piece.of} differ" for piece in pieces},
         },
         why="; ".join(words_of(piece) for piece in pieces),
-        prescriptions=(Prescription("restore-everything"),),
+        prescriptions=(Prescription("restore-everything", change=_change(pieces, ranks, recording)),),
         at_ns=first.start.document.wall_ns,
+    )
+
+
+def _change(pieces: tuple[Piece, ...], ranks: tuple[int, ...], recording: Recording) -> str:
+    """What the way of loading makes of an optimizer that is new; "" where nothing is known of it."""
+    gone = any(piece.kind == MOMENTS and piece.differing == piece.of for piece in pieces)
+    if not gone or not any(one.by == "dcp.load" for rank in ranks for one in recording.ranks[rank].noted(Loading)):
+        return ""
+    return (
+        "torch.distributed.checkpoint.load fills only what the state it is given has already, and a new optimizer has none: give "
+        "it get_state_dict(model, optimizer), and bring that back with set_state_dict"
     )
 
 
