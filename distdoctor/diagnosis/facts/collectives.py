@@ -161,11 +161,14 @@ class Collectives:
         return group is not None and group.renumbered
 
     def group_of(self, call: Call) -> GroupCalls | None:
-        """The group on which a call was issued, in the incarnation of that moment."""
-        for group in reversed(self.by_name.get((call.group, call.rank), ())):
-            if group.tracks[call.rank].since_ns <= call.entered_ns:
-                return group
-        return None
+        """The group on which a call was issued, in the incarnation of that moment, and of several of that name the one that the
+        rank has made."""
+        groups = [
+            group
+            for group in reversed(self.by_name.get((call.group, call.rank), ()))
+            if group.tracks[call.rank].since_ns <= call.entered_ns
+        ]
+        return next((group for group in groups if group.tracks[call.rank].key >= 0), groups[0] if groups else None)
 
 
 def _groups(timelines: dict[int, Timeline]) -> Iterable[GroupCalls]:

@@ -216,8 +216,10 @@ def _missing_at(call: NewGroup, making: Mapping[int, Making]) -> tuple[int, ...]
 
 
 def _miscounted(makers: tuple[NewGroup, ...], making: Mapping[int, Making]) -> Stalled | None:
-    """Everybody is inside, but some have made fewer groups before: they look for the others under another name."""
+    """Everybody is inside, or has been, but some had made fewer groups before: they look for the others under another name."""
     counts = {call.rank: sum(not one.is_local for one in making[call.rank].calls) for call in makers}
+    left = [rank for rank in making if rank not in counts and makers[0].needs(rank)]
+    counts |= {rank: number for rank in left if (number := _number_of(makers[0].members, making[rank]))}
     usual = max(counts.values(), key=lambda n: (list(counts.values()).count(n), n), default=0)
     odd = tuple(rank for rank, count in sorted(counts.items()) if count != usual)
     inside = tuple(call for call in makers if call.rank not in odd)
@@ -226,6 +228,12 @@ def _miscounted(makers: tuple[NewGroup, ...], making: Mapping[int, Making]) -> S
     return Stalled(
         inside, odd, miscounted=True, makers=tuple(call.rank for call in inside), alone=made_alone(making.values())
     )
+
+
+def _number_of(members: str, making: Making) -> int:
+    """Among all groups that a rank has made, the number of the last one of these members; 0 where it has made none."""
+    made = [call.members for call in making.calls if not call.is_local]
+    return len(made) - made[::-1].index(members) if members in made else 0
 
 
 def made_alone(making: Iterable[Making]) -> MadeAlone | None:

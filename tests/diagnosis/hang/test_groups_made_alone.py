@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from sick import PLUGINS
 
+from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding
 from distdoctor.recording.recording import Job, RankEnd, Recording
 from distdoctor.recording.trace.events import NewGroupBegun, UncaughtException
@@ -94,3 +95,26 @@ def test_members_that_know_their_group_by_two_names_do_not_meet_in_its_calls(
 
 def test_an_exception_of_a_ranks_own_is_a_cause_of_its_own() -> None:
     assert named_apart([0, 2], raises=True) == []
+
+
+def test_one_name_for_two_groups_is_no_ring_of_a_rank_with_itself() -> None:
+    """Ranks 0 and 1 have made a group of their own first: the group of all is their second, and rank 2's first, which it left."""
+    logs = {}
+    for rank in range(3):
+        log = TraceBuilder(rank, world_size=3)
+        log.group("0", [0, 1, 2])
+        if rank < 2:
+            log.note(NewGroupBegun((0, 1), done_ns=1), site="train.py:10 build")
+            log.group("1", [0, 1])
+            log.call("all_reduce", group="1", site="train.py:30 score")
+            log.note(NewGroupBegun((), done_ns=0), site="train.py:20 main")
+        else:
+            log.note(NewGroupBegun((), done_ns=1), site="train.py:20 main")
+            log.group("1", [0, 1, 2])
+            log.call("all_gather", group="1", site="train.py:21 main", returned_ns=0)
+        logs[rank] = log.build()
+    later = START_NS + 90 * SECOND
+    job = Recording(Job(world_size=3, running=True, read_at_ns=later, read_wall_ns=later), logs)
+    hangs = [check for check in PLUGINS.checks.values() if check.family == "hang"]
+
+    assert [(one.code, one.place.short) for one in examine(job, hangs).findings] == [("DD119", "train.py:10")]
