@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import rich_click
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option(
     "-o",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import click
+import rich_click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from distdoctor.cli.deliver import REPORTERS
@@ -22,7 +23,7 @@ Values = Iterable[tuple[str, str]]
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print what makes a shell complete commands, options, codes, strategies, drills and models.

@@ -7,9 +7,10 @@ import math
 from pathlib import Path
 
 import click
+import rich_click
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option(

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+import rich_click
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 @click.option("--json", "as_json", is_flag=True, help="Short for --output-format json.")
 @click.option(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import rich_click
 
 from distdoctor.cli.options import reporting
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from distdoctor.recording.recording import Recording
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.argument("places", nargs=-1, metavar="[PATH]...", type=click.Path())
 @click.option(
     "--engine",

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import click
+import rich_click
 
 from distdoctor.cli import completion
 from distdoctor.cli.options import no_plugin
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from distdoctor.diagnosis.check import Check
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.argument("code", shell_complete=completion.checks)
 @no_plugin
 def explain(code: str, no_plugin: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import rich_click
 
 from distdoctor.cli.options import reporting
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from distdoctor.recording.recording import Job, Recording
 
 
-@click.command("hang-dump")
+@click.command("hang-dump", cls=rich_click.RichCommand)
 @click.option(
     "--pid", type=click.IntRange(1), help="The job of this rank, worker or launcher; or this Python process alone."
 )

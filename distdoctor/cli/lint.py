@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import rich_click
 
 from distdoctor.cli.options import fail_on, ignore, no_plugin, output, output_format
 from distdoctor.errors import NothingToInspect, WrongUse
@@ -35,7 +36,7 @@ class TextsRead:
     unread: list[str] = field(default_factory=list)
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.argument("paths", nargs=-1, metavar="FILES...", required=True)
 @click.option("--select", multiple=True, metavar="CODE", help="Only these rules: codes, slugs or code prefixes (DD3).")
 @ignore

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sized
 
 import click
+import rich_click
 
 from distdoctor.cli.options import no_plugin
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @no_plugin
 def plugins(no_plugin: tuple[str, ...]) -> None:
     """List the plugins with their distributions, what they offer, and why any of them failed to load."""

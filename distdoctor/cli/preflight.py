@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import rich_click
 
 from distdoctor.cli.options import no_plugin
 from distdoctor.errors import WrongUse
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 PORT = 29500  # torchrun's own default
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.option("--nproc", type=click.IntRange(1), default=2, show_default=True, help="Ranks on this host.")
 @click.option("--nnodes", type=click.IntRange(1), default=1, show_default=True, help="Hosts; run it on each of them.")
 @click.option("--node-rank", type=click.IntRange(0), default=0, show_default=True, help="The number of this host.")

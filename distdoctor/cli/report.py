@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import rich_click
 
 from distdoctor.cli.options import ignore, no_plugin, notify, output, output_format
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @output_format
 @output

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import click
+import rich_click
 
 from distdoctor.cli.options import no_plugin
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from distdoctor.diagnosis.check import Check
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.option(
     "--output-format", type=click.Choice(["text", "json", "markdown"]), default="text", help="How to print it."
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import rich_click
 
 from distdoctor.errors import WrongUse
 
@@ -70,7 +71,7 @@ def _said_live(folder: Path, attempt: int) -> str:
 KEPT = 10  # of the newest, where nobody says how many
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.option("--prune", is_flag=True, help="Remove the older runs; runs in progress stay.")
 @click.option("--keep", type=click.IntRange(0), help="With --prune: how many of the newest stay.  [default: 10]")
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)

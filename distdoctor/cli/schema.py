@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import click
+import rich_click
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 def schema() -> None:
     """Print the JSON schema of `--output-format json`."""
     from distdoctor.report import json_report

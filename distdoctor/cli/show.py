@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import rich_click
 
 from distdoctor.cli.options import no_plugin
 from distdoctor.report.printable import printable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 MOST_RANKS = 64
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @no_plugin
 def show(path: Path | None, no_plugin: tuple[str, ...]) -> None:

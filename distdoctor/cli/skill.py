@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import rich_click
 
 from distdoctor.errors import WrongUse
 
@@ -12,7 +13,7 @@ PLACE = Path(".agents/skills/distdoctor/SKILL.md")
 SOURCE = Path(__file__).parent / "skills" / "SKILL.md"
 
 
-@click.group()
+@click.group(cls=rich_click.RichGroup)
 def skill() -> None:
     """For coding agents: how to run distdoctor, read its report, and apply what it prescribes."""
 

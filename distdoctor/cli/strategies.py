@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import click
+import rich_click
 
 from distdoctor.cli.options import no_plugin
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @no_plugin
 def strategies(no_plugin: tuple[str, ...]) -> None:
     """List the strategies with their options, the models and the datasets."""

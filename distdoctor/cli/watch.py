@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import rich_click
 
 from distdoctor.cli.options import no_plugin
 from distdoctor.report.printable import printable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from distdoctor.recording.recording import Recording
 
 
-@click.command()
+@click.command(cls=rich_click.RichCommand)
 @click.argument("path", required=False, metavar="[RUN]", type=click.Path(path_type=Path))
 @click.option("--every", type=click.FloatRange(min=0.2), default=1.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Print the table once. [default if stdout is not a terminal]")

@@ -45,7 +45,9 @@ def _collectives(a: Recording, b: Recording) -> Compared:
     groups = Collectives.of(a).groups
     count = sum(max(group.counts.values(), default=0) for group in groups)
     return Compared(
-        "collectives", f"the same {count} in {len(groups)} groups" if count else "none", True if count else None
+        "collectives",
+        f"the same {count} in {len(groups)} group{'' if len(groups) == 1 else 's'}" if count else "none",
+        True if count else None,
     )
 
 
