@@ -25,17 +25,13 @@ def bundle(path: Path | None, output: Path) -> None:
     `distdoctor examine *.ddb` gives the verdict of the whole job. Exit codes: 0 written, 2 FILE cannot be written, 4 no
     recording.
     """
-    from distdoctor.cli.deliver import notice
-    from distdoctor.errors import WrongUse
+    from distdoctor.cli.deliver import notice, put
     from distdoctor.launch.post_mortem import open_recording
     from distdoctor.recording.bundle import pack
     from distdoctor.recording.rank_set import named
 
     recording = open_recording(path)
     data = pack(recording)
-    try:
-        output.write_bytes(data)
-    except OSError as trouble:
-        raise WrongUse(f"{output} cannot be written: {trouble.strerror}", way_out="Take another -o FILE.") from trouble
+    put(data, output)
     ranks = named(tuple(recording.ranks)) if recording.ranks else "no rank"
     notice(f"{ranks} of {recording.world_size} in {output} ({len(data) / 1024:.1f} KiB)")

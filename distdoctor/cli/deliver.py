@@ -136,17 +136,23 @@ def write(report: str, form: str, output: Path | None, stdout: TextIO | None = N
     """Write a report where it was asked for. Text on a terminal is coloured, unless NO_COLOR is set."""
     if output is not None:
         report = printable(report) if form == "text" else report
-        try:
-            output.write_text(report, encoding="utf-8", errors="backslashreplace")
-        except OSError as trouble:
-            raise WrongUse(
-                f"{output} cannot be written: {trouble.strerror}", way_out="Take another -o FILE."
-            ) from trouble
+        put(report.encode("utf-8", "backslashreplace"), output)
         remark(f"report written to {output}")
     elif form == "text":
         show(report, stdout or sys.stdout)
     else:
         click.echo(report, nl=False, file=stdout)
+
+
+def put(content: bytes, output: Path) -> None:
+    """Write a file that was asked for. WrongUse where that fails; half a file is not left behind."""
+    is_new = not output.exists()
+    try:
+        output.write_bytes(content)
+    except OSError as trouble:
+        if is_new and output.is_file():
+            output.unlink(missing_ok=True)
+        raise WrongUse(f"{output} cannot be written: {trouble.strerror}", way_out="Take another -o FILE.") from trouble
 
 
 def show(text: str, stream: TextIO) -> None:

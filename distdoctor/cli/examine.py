@@ -12,6 +12,7 @@ import click
 import rich_click
 
 from distdoctor.cli.options import reporting
+from distdoctor.errors import WrongUse
 
 if TYPE_CHECKING:
     from distdoctor.launch.remote_places import TracesAfar
@@ -81,6 +82,10 @@ def _found_at(
     from distdoctor.launch.remote_places import brought_here, is_address
     from distdoctor.launch.stored_recordings import read_there
 
+    if not place:
+        raise WrongUse(
+            "an empty PATH names nothing", way_out="Leave it out for the latest run, or name what to examine."
+        )
     if not is_address(place):
         return [Path(place)]
     if found := read_there(place, notice, executor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import io
 import os
@@ -16,6 +17,7 @@ import rich_click
 from distdoctor.errors import DoctorError
 from distdoctor.report.printable import printable
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # where no file is named, it is our own output that has no room
 # name -> module.attribute; a command's module is imported when it is called or listed, and none of them imports torch.
 COMMANDS = {
     "run": "distdoctor.cli.run:run",
@@ -115,6 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         if os.environ.get("DISTDOCTOR_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.errno in _FULL and not error.filename:
+            sys.stdout = None
+            sys.exit(_not_written(error, 5))
         what = str(error).partition("\n")[0][:200]
         way_out = "DISTDOCTOR_DEBUG=1 shows where. If a file was read, it may be damaged: copy it again."
         code = _say(f"could not go on: {type(error).__name__}: {what}", way_out, 5)
@@ -141,8 +146,12 @@ def _flushed(code: int) -> int:
         return code or 141
     except OSError as trouble:
         sys.stdout = None
-        return _say(f"the output cannot be written: {trouble.strerror}", "Take -o FILE on another disk.", code or 5)
+        return _not_written(trouble, code or 5)
     return code
+
+
+def _not_written(trouble: OSError, code: int) -> int:
+    return _say(f"the output cannot be written: {trouble.strerror}", "Take -o FILE on another disk.", code)
 
 
 def _say(message: str, way_out: str, code: int) -> int:

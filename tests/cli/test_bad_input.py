@@ -62,6 +62,7 @@ WRONG_USE: list[tuple[list[str], str]] = [
     (["explain", "DD999"], "there is no check DD999"),
     (["examine", "empty", "--ignore", "DD999"], "--ignore DD999: there is no such check"),
     (["report", "--output-format", "foo", "empty"], "there is no report format foo"),
+    (["examine", ""], "an empty PATH names nothing"),
 ]
 NOTHING_THERE: list[tuple[list[str], str]] = [
     *((["examine", path], path) for path in ("gone", "garbage.txt", "empty", "/dev/null")),
