@@ -25,7 +25,7 @@ def no_room() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_room")
 def test_half_a_report_is_not_left_behind(tmp_path: Path) -> None:
-    with pytest.raises(WrongUse, match="report.json cannot be written: File too large"):
+    with pytest.raises(WrongUse, match=r"report\.json cannot be written: File too large"):
         put(b"x" * 100, tmp_path / "report.json")
 
     assert not list(tmp_path.iterdir())
