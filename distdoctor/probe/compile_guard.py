@@ -74,7 +74,16 @@ def uncompiled_hook(hook: Callable[[Any], None]) -> Callable[[Any], None]:
         finally:
             torch._C._dynamo.eval_frame.set_eval_frame(before)
 
-    return skipped(call)
+    return _left_to_the_interpreter(skipped(call))
+
+
+def _left_to_the_interpreter(function: Function) -> Function:
+    """The function, which torch 2.7 and later, where `skip_code` is gone, does not try to compile when C++ calls it."""
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if hasattr(frames, "set_code_exec_strategy"):
+        action = frames._FrameAction
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    return function
 
 
 def not_traced(function: Function) -> Function:

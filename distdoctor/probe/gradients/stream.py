@@ -176,6 +176,7 @@ class GradientsStream:
 
     def _backward_begins(self, count: int, root: Any) -> None:
         """Backward pass number `count` begins, at `root`."""
+        self.wrappers.backward_begins()
         self.noise.backward_begins(count, root if not self.gathers.off else None)
         self.gathers.backward_begins(root)
         self.reductions.backward_begins(root)

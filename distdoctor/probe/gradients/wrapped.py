@@ -27,6 +27,7 @@ class WrapperWatch:
         self.context, self.origins = context, origins
         self.synced = 0
         self.unsynced = 0
+        self._traced = False  # a compiled forward has run, and nobody has counted it yet
         self._converting = 0
         self._forwards_before = 0
         self._ambushes = 0
@@ -80,15 +81,27 @@ class WrapperWatch:
 
         def forward(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled():
-                if wrapper.require_backward_grad_sync:
-                    self.synced += 1
+                if torch.compiler.is_compiling():
+                    self._traced = True  # what a compiled function reads is a guard, which would compile it anew
                 else:
-                    self.unsynced += 1
-                if not torch.compiler.is_compiling():
+                    self._count(bool(wrapper.require_backward_grad_sync))
                     counted(args, kwargs)
             return original(wrapper, *args, **kwargs)
 
         return skipped(forward)
+
+    def _count(self, synchronises: bool) -> None:
+        if synchronises:
+            self.synced += 1
+        else:
+            self.unsynced += 1
+
+    def backward_begins(self) -> None:
+        """Count the compiled forward that it belongs to: within `no_sync()`, if that is around both."""
+        if self._traced:
+            alive = [one.module() for one in self.context.agreement.wrapped]
+            self._count(all(wrapper.require_backward_grad_sync for wrapper in alive if wrapper is not None))
+            self._traced = False
 
     def _around_apply(self, original: Any) -> Any:
         @self.context.guarded

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from distdoctor.diagnosis.derived import derived
+from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.recording.trace.probe_settings import ProbeSettings
@@ -385,6 +387,38 @@ def test_a_whole_graph_is_compiled_as_without_us(tmp_path: Path) -> None:
     recording = read_run(folder)
     assert recording.troubles == ()
     assert len(recording.ranks[0].steps) == 3
+
+
+COMPILED_WRAPPER = """
+import contextlib, torch, torch._dynamo, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+compiled = torch.compile(model, backend="eager")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    for micro in range(2):
+        with model.no_sync() if not micro else contextlib.nullcontext():
+            (compiled(torch.ones(3, 4)).sum() / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+failed = str([*torch._dynamo.utils.guard_failures.values()])
+assert "synced ==" not in failed and "distdoctor" not in failed, failed
+dist.destroy_process_group()
+"""
+
+
+def test_forwards_of_a_compiled_wrapper_are_counted_without_a_guard_of_ours(tmp_path: Path) -> None:
+    script = tmp_path / "wrapper.py"
+    script.write_text(COMPILED_WRAPPER)
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    done = launch(script, folder, ranks=1)
+
+    assert done.returncode == 0, done.stderr
+    steps = [one for one in derived(Gradients, read_run(folder)).ranks[0].updates if one.step]
+    assert {(one.number("synced"), one.number("unsynced")) for one in steps} == {(1, 1)}
 
 
 def test_the_probe_swallows_no_interrupt() -> None:
