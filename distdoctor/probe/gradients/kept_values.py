@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distdoctor.probe.tensors.digests import is_readable, local
+from distdoctor.probe.tensors.digests import has_memory, is_readable, local
 
 MOST_NODES = 20_000
 _PREFIX = "_raw_saved_"
@@ -56,6 +56,9 @@ class Origin(NamedTuple):
     name: str
 
 
+_UNKNOWN = Origin("", "")
+
+
 def origin_of(root: Tensor, holder_of: Callable[[Tensor], tuple[str, str]]) -> Origin | None:
     """The first value that is not finite, in the order of the forward pass, of those that are kept for the backward pass of
     `root`. None: none is, or they cannot be read. `holder_of`: a parameter's name and the class of its module."""
@@ -67,8 +70,11 @@ def origin_of(root: Tensor, holder_of: Callable[[Tensor], tuple[str, str]]) -> O
             if saved.unpack_hook is not None:
                 return None
             value = saved.data
-            if isinstance(value, Tensor) and (found := graph.judged(node, name, value)) is not None:
-                return found
+            if not isinstance(value, Tensor) or not has_memory(local(value)):
+                continue
+            found = graph.judged(node, name, value)
+            if found is not None:
+                return found if found is not _UNKNOWN else None
     return None
 
 
@@ -95,9 +101,12 @@ class _Graph:
                 return None
         suspects = self._suspects(maker) if maker is not None else []
         own = (parameter for one in (suspects or [node]) for parameter in _parameters(one))
-        broken = next((one for one in (_variable(maker), *own) if one is not None and any(_not_finite(one))), None)
+        weights = [one for one in (_variable(maker), *own) if one is not None]
+        broken = next((one for one in weights if any(_not_finite(one))), None)
         if broken is not None:
             return Origin("weight", self._holder_of(broken)[0])
+        if not all(has_memory(local(one)) for one in weights):
+            return _UNKNOWN  # they may have been what was not finite
         if not suspects:
             return Origin("outside", self._words([node]))
         return Origin("nan" if has_nan else "infinity", self._words(suspects))

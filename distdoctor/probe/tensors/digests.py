@@ -45,7 +45,20 @@ def is_readable(tensor: Tensor) -> bool:
     inner = local(tensor)
     plain = type(inner) in (Tensor, torch.nn.Parameter, torch.nn.Buffer) or isinstance(inner, torch.nn.Parameter)
     strided = inner.layout is torch.strided and not inner.is_quantized and inner.device.type != "meta"
-    return plain and strided and not inner.is_nested
+    return plain and strided and not inner.is_nested and has_memory(inner)
+
+
+def has_memory(inner: Tensor) -> bool:
+    """Whether the storage holds all elements: fully_shard takes it away from what it had gathered, and leaves the shape.
+
+    Reading behind its end ends the process. XLA has no storage that could be asked.
+    """
+    if not inner.numel() or inner.device.type == "xla":
+        return True
+    last = inner.storage_offset() + sum(
+        (size - 1) * step for size, step in zip(inner.shape, inner.stride(), strict=True)
+    )
+    return int(last + 1) * inner.element_size() <= inner.untyped_storage().nbytes()
 
 
 def bits_of(tensor: Tensor) -> Tensor:

@@ -127,3 +127,16 @@ def test_a_graph_that_is_gone_is_no_origin() -> None:
     loss.backward()
 
     assert origin_of(loss, lambda parameter: ("", "")) is None
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_what_has_lost_its_memory_since_the_forward_is_neither_read_nor_taken_for_finite(broken: bool) -> None:
+    """fully_shard frees the gathered parameters after a module's forward; the graph keeps them with their shape."""
+    net = Net(torch.sigmoid if broken else torch.log)
+    if broken:
+        nn.init.constant_(net.body.weight, math.nan)
+    loss = net(torch.zeros(5, 3)).sum()
+    for parameter in net.parameters():
+        parameter.untyped_storage().resize_(0)
+
+    assert origin_of(loss, lambda parameter: ("", "Linear")) == (None if broken else Origin("nan", "log"))
