@@ -1,11 +1,11 @@
 """What the hosts of a large job hand each other at its end, on a real store: what one sends, what the store holds, and how long
-host 0 takes to have everything and to judge it.
+host 0 takes to have everything and to judge it, and what every other host takes: the verdict of host 0.
 
     python benchmarks/exchange_scale.py [--hosts 64 256 1280] [--recorded FOLDER] [--bytes-only]
 
 The bundles are those of a real training of eight ranks (`distdoctor run --strategy ddp`; FOLDER is one that was recorded before),
 under the numbers of each host's ranks. All but host 0 have given theirs when it begins to take them, on a connection of its own.
-The other hosts then do the same as host 0: the store hands out their bundles once for each host. With `--bytes-only` all give
+Up to 32 hosts all do the same as host 0: the store hands out their bundles once for each host. With `--bytes-only` all give
 the bundle of host 1, which is received and not unpacked: for more ranks than the memory of one machine holds.
 """
 
@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.sent_verdict import pack_verdict
 from distdoctor.launch import exchange
 from distdoctor.launch.exchange import FINAL, Exchange
 from distdoctor.launch.rendezvous import Rendezvous
@@ -78,8 +79,8 @@ def measure(found: Recording, hosts: int, *, bytes_only: bool) -> None:
         data = data if bytes_only else pack(as_host(found, host, hosts))
         sizes.append(len(data))
         one = at_store(server.port, host, hosts, client)
-        one._of_attempt = one._rendezvous.attempt
-        one._put(client, 1, data, FINAL)
+        one.join_attempt()
+        one.put(client, host, (1, data, FINAL))
     unpacked = exchange.unpack
     if bytes_only:
         exchange.unpack = lambda data, source: found
@@ -92,7 +93,7 @@ def measure(found: Recording, hosts: int, *, bytes_only: bool) -> None:
     line = (
         f"{hosts:6} hosts {hosts * RANKS_OF_A_HOST:7} ranks: a host sends {sum(sizes) / len(sizes) / 1024:5.1f} KiB, "
     )
-    line += f"the store holds {sum(sizes) / 2**20:6.1f} MiB and hands out {sum(sizes) * (hosts - 1) / 2**30:8.2f} GiB; "
+    line += f"the store holds {sum(sizes) / 2**20:6.1f} MiB; "
     line += f"host 0 has all after {took:6.1f} s ({took_cpu:6.1f} CPU s)"
     if not bytes_only:
         cpu = time.process_time()
@@ -101,6 +102,11 @@ def measure(found: Recording, hosts: int, *, bytes_only: bool) -> None:
         diagnosis = examine(replace(whole, job=replace(whole.job, running=False)), checks)
         codes = ", ".join(finding.code for finding in diagnosis.findings) or "nothing"
         line += f", judges {len(whole.ranks)} ranks in {time.process_time() - cpu:6.1f} CPU s ({codes})"
+        verdict = len(pack_verdict(diagnosis))
+        one_judges = hosts > exchange.ALL_JUDGE_UP_TO
+        handed = sum(sizes) + verdict * (hosts - 1) if one_judges else sum(sizes) * (hosts - 1)
+        line += f"; another host takes {verdict / 1024 if one_judges else sum(sizes) / 1024:.1f} KiB, "
+        line += f"the store hands out {handed / 2**20:.1f} MiB"
     print(f"{line}, peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB", flush=True)
 
 

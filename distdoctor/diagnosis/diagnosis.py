@@ -72,6 +72,7 @@ class Diagnosis:
     hung: bool = False  # while it ran, it was found to hang
     ended_by_distdoctor: bool = False  # its ranks were ended because of what was found: their ends are no cause
     tried: TriedFix | None = None  # where somebody asked for it (`run --try-fix`)
+    judged_by: str = ""  # the host whose launcher judged for all, where that was another one
     # What was examined, for the tables and pictures of reports. None: made by hand.
     recording: Recording | None = field(default=None, repr=False, compare=False)
     checks: Mapping[str, Check] = field(default_factory=dict, repr=False, compare=False)  # that were asked, by code

@@ -15,6 +15,7 @@ from distdoctor.launch.presence import Presence
 from distdoctor.launch.run_options import Launch, Outcome, RunOptions
 from distdoctor.launch.watch import Watcher
 from distdoctor.plugins import Plugins
+from distdoctor.recording.open import open_run
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.host_file import merged_ends
 from distdoctor.recording.trace.run_folder import unused_attempt
@@ -39,13 +40,17 @@ class FinishedJob:
         self.others.await_ends()
         recording = self._recorded() or Recording(job, {}, streams=frozenset())
         recording = self.others.with_last_words(self._with_ends(recording, job, end))
-        recording = self.others.with_lost(recording)
+        if self.others.verdict is None:
+            recording = self.others.with_lost(recording)
         self.record.write(lost=recording.job.lost)
         self.presence.end()
         seen = self.record.keep_what_was_seen(self.watcher, succeeded=end.exit_code == 0)
         others = tuple(one for one in recording.seen_live if one.name != seen.name)
         recording = replace(recording, seen_live=(*others, seen))
-        diagnosis = diagnose(recording, self.plugins.checks, self.plugins.remedies, self.options.ignored)
+        plugins, ignored = self.plugins, self.options.ignored
+        diagnosis = self.others.settled(
+            recording, plugins.checks, lambda: diagnose(recording, plugins.checks, plugins.remedies, ignored)
+        )
         withdrawn = tuple(self.watcher.standing.withdrawn)
         interrupted = recording.job.interrupted if end.exit_code else self.state.signal  # hosts may go, and a job go on
         return Outcome(recording, diagnosis, diagnosis.hung, interrupted, end.trouble, withdrawn)
@@ -76,6 +81,7 @@ class FinishedJob:
         if not (is_command or self.state.begun) and unused_attempt(folder) == self.first_unused:
             return None
         try:
-            return open_recording(folder)
+            mine = self.others.ranks_to_read
+            return open_recording(folder) if mine is None else open_run(folder, ranks=mine)
         except NothingToInspect:
             return None

@@ -32,7 +32,7 @@ from distdoctor.launch.run_options import Launch, Outcome, RunOptions
 from distdoctor.launch.signals_heard import SignalsHeard, finishing
 from distdoctor.launch.suppressions import is_named
 from distdoctor.launch.torchrun_arguments import parse
-from distdoctor.launch.watch import Watcher
+from distdoctor.launch.watch import HostsAtRest, Watcher
 from distdoctor.plugins import Plugins
 from distdoctor.recording.recording import Job, RankEnd
 from distdoctor.recording.trace.host_file import HostFile
@@ -108,6 +108,7 @@ class RunningJob:
             moving=self.others.take_back,
             resting=self.presence.rests,
             has_begun=lambda: bool(self.launch.command) or self.state.begun,
+            hosts=HostsAtRest(self.others.agreed, self.others.share, lambda: self.others.ranks_to_read),
         )
 
     def job(self) -> Job:

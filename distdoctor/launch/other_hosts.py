@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from distdoctor.diagnosis.check import Check
+from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.errors import DoctorError
 from distdoctor.launch.exchange import Exchange
 from distdoctor.launch.job_state import JobState
 from distdoctor.launch.presence import Presence
 from distdoctor.launch.rendezvous import Rendezvous
+from distdoctor.launch.verdict_of_host_0 import VerdictOfHost0
 from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.merge import joined_stacks, merged
 from distdoctor.recording.recording import Recording, Trouble
@@ -38,31 +42,42 @@ class OtherHosts:
     ) -> None:
         self._rendezvous, self._exchange, self._presence = rendezvous, exchange, presence
         self._state, self._folder, self._name, self._notice = state, folder, name, notice
+        self._host_0 = VerdictOfHost0(rendezvous, exchange)
+        self.verdict: Diagnosis | None = None  # of the whole job, where another host has judged
 
     def with_what_they_see(self, recording: Recording) -> Recording:
         """The recording with what the other hosts saw: asked when this host's ranks do not move. A shared folder holds the traces
         of all ranks; their stacks only their own host can take."""
         if not self._exchange.is_open:
             return recording
+        if self._host_0.is_ours:
+            self._host_0.begin()
         if self._is_shared():
             return self._with_their_stacks(recording)
-        self._exchange.give(recording, final=False)
-        return self._joined(recording, self._exchange.take())
+        if not self._host_0.is_ours:
+            self._exchange.give(recording, final=False)
+        return recording if self._host_0.is_awaited else self._joined(recording, self._exchange.take())
 
     def _with_their_stacks(self, recording: Recording) -> Recording:
         if recording.stacks is not None:
             self._exchange.give(Recording(recording.job, {}, stacks=recording.stacks), final=False)
+        if self._host_0.is_awaited:
+            return recording
         found = [one.stacks for one in (recording, *self._exchange.take()) if one.stacks is not None]
         return replace(recording, stacks=joined_stacks(found))
 
     def with_last_words(self, recording: Recording) -> Recording:
         """The same at the end of the job: every host gets the verdict of the whole job, or learns who kept silent."""
+        if self._host_0.is_awaited:
+            return self._with_verdict_of_host_0(recording)
         if not self._exchange.is_open or self._is_shared():
             return recording
         deadline = time.monotonic() + OTHERS_SECONDS
-        self._exchange.give(recording, final=True)
+        if not self._host_0.is_ours:
+            self._exchange.give(recording, final=True)
         others = self._exchange.take_last_words(deadline)
-        self._exchange.part(deadline)
+        if not self._host_0.is_ours:
+            self._exchange.part(deadline)
         if self._exchange.silent:
             came, hosts = self._rendezvous.hosts - len(self._exchange.silent), self._rendezvous.hosts
             here, silent = self._rendezvous.host_number, self._presence.named(self._exchange.silent)
@@ -70,8 +85,65 @@ class OtherHosts:
         whole = self._joined(recording, others)
         return replace(whole, job=replace(whole.job, running=False))
 
+    def _with_verdict_of_host_0(self, recording: Recording) -> Recording:
+        """The recording, which is our part of the job, with the job as host 0 knows it where it has answered (`verdict`)."""
+        here, hosts = self._rendezvous.host_number, self._rendezvous.hosts
+        if not self._is_shared():
+            self._exchange.give(recording, final=True)
+        found, host_0 = self._host_0.last(), self._presence.named([0])
+        self._exchange.part(time.monotonic() + OTHERS_SECONDS)
+        if found is None:
+            self._exchange.silent = [0]
+            self._notice(
+                f"1 of {hosts} hosts has answered, nothing came from {host_0}, which judges for all; this is host {here}"
+            )
+            return replace(recording, job=replace(recording.job, running=False))
+        self._notice(f"{host_0} has judged for all {hosts} hosts; this is host {here}")
+        self.verdict = replace(found, judged_by=host_0)
+        return replace(recording, job=found.job)
+
+    def settled(self, recording: Recording, checks: Mapping[str, Check], judge: Callable[[], Diagnosis]) -> Diagnosis:
+        """The diagnosis of the whole job at its end: that of host 0, else what `judge()` says. Where others wait for it, they get
+        it."""
+        if self.verdict is not None:
+            return replace(self.verdict, recording=recording, checks=checks)
+        found = judge()
+        if self._host_0.is_ours:
+            self._host_0.give(found, final=True)
+            self._exchange.part(time.monotonic() + OTHERS_SECONDS + 2 * self._exchange.pause)
+        return found
+
+    def agreed(self, found: Diagnosis) -> Diagnosis:
+        """What is to be said while our ranks rest: what host 0 says, where it judges for us. Until it does, or its silence shows
+        that it does not, nothing is said of who waits for whom."""
+        if not self._host_0.is_awaited:
+            return found
+        theirs = self._host_0.now()
+        if not self._host_0.is_to_come():
+            return found
+        known = {finding.code for finding in theirs.findings} if theirs is not None else set()
+        ours = (one for one in found.findings if not one.stalls and one.confidence == CERTAIN and one.code not in known)
+        if theirs is None:
+            return replace(found, findings=tuple(ours))
+        remedies = {**found.remedies, **theirs.remedies}
+        return replace(found, findings=(*theirs.findings, *ours), remedies=remedies, coverage=theirs.coverage)
+
+    def share(self, found: Diagnosis) -> None:
+        """Give the others what is said while ranks rest, where they wait for it."""
+        if self._host_0.is_ours:
+            self._host_0.give(found, final=False)
+
+    @property
+    def ranks_to_read(self) -> frozenset[int] | None:
+        """The ranks whose traces are to be read in our folder; None: all that lie there."""
+        return frozenset(self._state.exit_codes) if self._host_0.is_awaited else None
+
     def await_ends(self) -> None:
         """Whoever shares our folder ends about now as well: what their ranks did last belongs to the verdict."""
+        if self._host_0.is_awaited:
+            return
+        if self._host_0.is_ours:
+            self._host_0.begin()
         deadline = time.monotonic() + OTHERS_SECONDS
         while time.monotonic() < deadline:
             if not any(host.still_runs for host in self._launchers_here() if host.name != self._name):
@@ -87,6 +159,7 @@ class OtherHosts:
         """Ranks of ours that had come to rest move again."""
         self._presence.moves()
         self._exchange.take_back()
+        self._host_0.take_back()
 
     def _lost_meanwhile(self) -> list[LostHost]:
         """Those who have not been heard since. Ours may have failed the moment a host went down: where somebody has sent nothing

@@ -86,6 +86,12 @@ class StandingFindings:
             if one.polls > 1 and one.finding.stalls is Stalls.FOREVER and one.finding.severity == ERROR
         ]
 
+    def to_share(self) -> list[Finding]:
+        """What other hosts are to say as well: what may be an end for good only when two polls in a row have brought it, for they
+        count one word of ours as often as they read it."""
+        standing = self.by_key.values()
+        return [one.finding for one in standing if one.polls > 1 or one.finding.stalls is not Stalls.FOREVER]
+
     def explains(self, finding: Finding) -> bool:
         """Whether this is a symptom, and the reason why its ranks hold the others up stands already."""
         reasons = [one.finding for one in self.by_key.values() if one.finding.code not in self.symptoms]

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from distdoctor.diagnosis.check import Check
@@ -40,6 +40,16 @@ CLOSER_EVERY_SECONDS = 60.0  # from then on
 _LAST = (UncaughtException, Exiting)
 
 
+@dataclass(frozen=True)
+class HostsAtRest:
+    """Where one host of many judges for all: `agreed(diagnosis)` is what is to be said while our ranks rest, `share(diagnosis)`
+    gives the others what we say, `ranks()` are those whose traces we read; None: all in the folder."""
+
+    agreed: Callable[[Diagnosis], Diagnosis] = lambda found: found
+    share: Callable[[Diagnosis], None] = lambda found: None
+    ranks: Callable[[], frozenset[int] | None] = lambda: None
+
+
 class Watcher:
     """A thread that looks at a run folder. `tell(finding)` is called once for each finding. `still(finding, seconds)`: it
     has held ranks up for so long; `withdrawn(finding, seconds)`: its ranks went on after so long. `hung(diagnosis, proven)` is
@@ -65,6 +75,7 @@ class Watcher:
         moving: Callable[[], None] = lambda: None,
         resting: Callable[[float], None] = lambda seconds: None,
         has_begun: Callable[[], bool] = lambda: True,
+        hosts: HostsAtRest = HostsAtRest(),
     ) -> None:
         self._folder, self._job, self._interval = folder, job, interval
         self._checks = [check for check in checks if check.live]
@@ -74,6 +85,7 @@ class Watcher:
         self._say_resting = resting  # with the seconds for which nobody has moved here
         self._say_moving = moving  # what they were told of us is out of date
         self._still, self._withdrawn, self._hang_after = still, withdrawn, hang_after
+        self._hosts = hosts
         self._has_begun = has_begun  # before, the folder holds what another run has left there, if anything
         self._from_outside = frozenset(check.code for check in self._checks if check.outside)
         self._of_processes = frozenset(check.code for check in self._checks if set(check.facts) == {Stall})
@@ -169,7 +181,8 @@ class Watcher:
         with self._lock:
             job = self._job()  # first: whoever has ended by now has written all it ever will when its trace is read
             try:
-                recording = open_run(self._folder, {**self._sources, **(seen.sources if seen else {})})
+                sources = {**self._sources, **(seen.sources if seen else {})}
+                recording = open_run(self._folder, sources, ranks=self._hosts.ranks())
             except DoctorError:
                 return None
             job = replace(job, running=True, read_at_ns=time.monotonic_ns(), read_wall_ns=time.time_ns())
@@ -183,6 +196,7 @@ class Watcher:
             diagnosis = self._examined(recording, seen)
             if seen is None and self._closer is not None and not self.is_hung and self._needs_a_look(diagnosis):
                 diagnosis = self._examined(recording, self._closer())
+            diagnosis = self._hosts.agreed(diagnosis) if self._looks_at_rest else diagnosis
             self.last = diagnosis
             self._all_remedies.update(diagnosis.remedies)
             if tell:
@@ -257,6 +271,8 @@ class Watcher:
         diagnosis = self._timed_look(seen)
         if diagnosis is not None:
             self.standing.polled(diagnosis.findings, with_stacks=seen is not None)
+            others = (finding for finding in diagnosis.findings if not finding.stalls)
+            self._hosts.share(replace(diagnosis, findings=(*self.standing.to_share(), *others)))
             self._judge(diagnosis)
 
     def _timed_look(self, seen: Recording | None = None) -> Diagnosis | None:
@@ -285,8 +301,10 @@ class Watcher:
             self._withdrawn(finding, seconds)
 
     def _ranks_that_moved(self) -> set[int]:
-        moved = set()
+        moved, mine = set(), self._hosts.ranks()
         for rank, path in trace_paths(self._folder).items():
+            if mine is not None and rank not in mine:
+                continue
             if path in self._pulses and not self._pulses[path].is_of(path):
                 self._pulses.pop(path).close()
             if path not in self._pulses:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from os.path import exists, isdir, isfile  # without an error where a folder may not be entered, or a name is too long
@@ -37,15 +37,17 @@ def open_run(
     *,
     only: frozenset[str] | None = None,
     attempt: int | None = None,
+    ranks: Container[int] | None = None,
     bytes_of: Callable[[Path], bytes] = bytes_here,
 ) -> Recording:
     """What lies in a run folder, as everybody sees it: with the user's sources, and the streams that the launcher noted as
     recorded; without any rank no stream was. `sources`: those that are known from a read before. `only`: the sections of the
-    traces that are read, all where it is None. `attempt`: which start of the ranks, the newest when None. `bytes_of` reads one.
+    traces that are read, all where it is None. `attempt`: which start of the ranks, the newest when None. `ranks`: those whose
+    traces are read, all where it is None. `bytes_of` reads one.
 
     NothingToInspect: the folder holds no recording at all.
     """
-    recording = read_run(folder, only=only, attempt=attempt, bytes_of=bytes_of)
+    recording = read_run(folder, only=only, attempt=attempt, ranks=ranks, bytes_of=bytes_of)
     if sources:
         recording = replace(recording, sources={**recording.sources, **sources})
     noted = recorded_streams(folder) if recording.ranks else frozenset()

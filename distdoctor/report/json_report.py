@@ -227,6 +227,7 @@ class ReportJson(msgspec.Struct, frozen=True, omit_defaults=True):
     stacks: list[ProcessJson]  # the newest that somebody took, while the job ran
     tables: list[TableJson]  # those of the pictures of the page as well
     tried_fix: TriedFixJson | None = None  # only of `run --try-fix`
+    judged_by: str | None = None  # of a job on many hosts: the host that judged for all, where that was another one
     # Only of `hang-dump`:
     bundle: str | None = None  # base64, for `distdoctor examine`
     flight_recorder: list[dict[str, Any]] | None = None
@@ -281,6 +282,7 @@ def report_of(diagnosis: Diagnosis) -> ReportJson:
         stacks=_stacks(diagnosis),
         tables=_tables(diagnosis),
         tried_fix=_tried(diagnosis),
+        judged_by=diagnosis.judged_by or None,
     )
 
 

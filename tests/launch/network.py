@@ -18,6 +18,13 @@ from launching import Command, Finished
 # test is over.
 _ON_A_HOST = 'hostname {name}; mount -t tmpfs tmpfs /dev/shm; "$@"; code=$?; [ -e {stays} ] && sleep 600; exit $code'
 
+_ONE_JUDGES = """
+from distdoctor.launch.exchange import Exchange
+Exchange.all_judge_up_to = 1
+from distdoctor.__main__ import main
+main()
+"""
+
 _LAUNCHERS = ([b"-m", b"distdoctor"], [b"-m", b"torch.distributed.run"])
 
 # What ssh does, without its network: the words after the host, put together, are for a shell on that host.
@@ -56,6 +63,7 @@ class Hosts:
     begin: Callable[..., Command]
     prefix: str
     count: int = 2
+    one_judges: bool = False  # as where there are many
 
     @property
     def addresses(self) -> dict[int, str]:
@@ -63,7 +71,8 @@ class Hosts:
 
     def start(self, host: int, *arguments: object, env: dict[str, str] | None = None) -> Command:
         """`distdoctor ARGUMENTS` on a host."""
-        return self.begin(words=[*self.on(host), sys.executable, "-m", "distdoctor", *map(str, arguments)], env=env)
+        program = ["-c", _ONE_JUDGES] if self.one_judges else ["-m", "distdoctor"]
+        return self.begin(words=[*self.on(host), sys.executable, *program, *map(str, arguments)], env=env)
 
     def plain_torchrun(self, nproc: int, script: str) -> list[Command]:
         """One job over all hosts that distdoctor did not start."""

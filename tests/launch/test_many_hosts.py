@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +311,60 @@ def test_hosts_with_different_torches_tell_one_verdict(hosts: Hosts, script: Cal
 
     assert all("DD112" in codes(one) for one in done), said(done)
     assert all("rank 1" in one.out for one in done)
+
+
+HOST_0_JUDGED, HOST_0_SILENT = "ddh1 has judged for all 2 hosts", "1 of 2 hosts has answered, nothing came from ddh1"
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_of_many_hosts_host_0_judges_and_the_other_says_the_same(
+    hosts: Hosts, script: Callable[..., Path], separate: bool
+) -> None:
+    script(DIVERGES + FINISH)
+
+    done = finished(replace(hosts, one_judges=True).torchrun(1, separate=separate))
+
+    assert [one.code for one in done] == [1, 1], said(done)
+    assert all("DD202" in codes(one) for one in done), said(done)
+    assert [HOST_0_JUDGED in one.err for one in done] == [False, True], said(done)
+    if separate:
+        told = [json.loads((hosts.folder / f"run{host}" / "diagnosis.json").read_text()) for host in (1, 2)]
+        assert [one.pop("judged_by", "") for one in told] == ["", "ddh1"]
+        assert [told[0][name] == told[1][name] for name in ("findings", "coverage", "examined", "verdict")] == [
+            True
+        ] * 4
+
+
+def test_of_many_hosts_all_tell_a_healthy_job(hosts: Hosts, script: Callable[..., Path]) -> None:
+    script(TRAIN + FINISH)
+
+    done = finished(replace(hosts, one_judges=True).torchrun(1, separate=True))
+
+    assert [one.code for one in done] == [0, 0], said(done)
+    assert all("2 ranks" in one.err and "healthy" in one.err for one in done), said(done)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_of_many_hosts_a_hang_ends_with_one_verdict(hosts: Hosts, script: Callable[..., Path], separate: bool) -> None:
+    script(TRAIN + "if rank == 1:\n    dist.barrier()\ndist.all_reduce(t)\n" + FINISH)
+
+    done = finished(replace(hosts, one_judges=True).torchrun(1, separate=separate))
+
+    for one in done:
+        assert "DD112" in codes(one), said(done)
+        assert "rank 1" in one.out
+
+
+def test_of_many_hosts_all_tell_live_what_host_0_finds_by_the_stacks_of_another(
+    hosts: Hosts, script: Callable[..., Path]
+) -> None:
+    script(TRAIN + "if rank == 1:\n    time.sleep(3000)\ndist.all_reduce(t)\n" + FINISH)
+
+    options = ("--on-hang", "abort", "--hang-after", "30")
+    done = finished(replace(hosts, one_judges=True).torchrun(1, *options, separate=True))
+
+    for one in done:
+        live = one.err.partition("the job hangs")[0]
+        assert "found while the job runs" in live, said(done)
+        assert "DD116" in live, said(done)
+        assert "rank 1" in one.out, said(done)

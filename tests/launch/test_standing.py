@@ -130,7 +130,7 @@ def test_a_rank_of_another_host_that_has_raised_is_left_to_its_launcher_to_end_o
     whole = script.live(silent_for=2)
     whole = replace(whole, job=replace(whole.job, ends={}))  # its process is still on its way out
     here = replace(whole, ranks={rank: log for rank, log in whole.ranks.items() if rank < 2})
-    monkeypatch.setattr(watch, "open_run", lambda folder, sources: here)
+    monkeypatch.setattr(watch, "open_run", lambda folder, sources, ranks: here)
     hung: list[bool] = []
     watcher = Watcher(
         tmp_path, lambda: here.job, HANGS, PLUGINS.remedies, tell=lambda finding, diagnosis: None,

@@ -22,7 +22,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from os.path import exists, isdir
 from pathlib import Path
@@ -144,23 +144,25 @@ def read_run(
     *,
     only: frozenset[str] | None = None,
     attempt: int | None = None,
+    ranks: Container[int] | None = None,
     bytes_of: Callable[[Path], bytes] = bytes_here,
 ) -> Recording:
     """The recording in a run folder. A trace that cannot be read becomes a trouble; the other ranks are still there.
 
-    `attempt`: which start of the ranks, the newest when None. `bytes_of` reads a trace, wherever its bytes lie.
+    `attempt`: which start of the ranks, the newest when None. `ranks`: those whose traces are read, all where it is None.
+    `bytes_of` reads a trace, wherever its bytes lie.
 
     NothingToInspect: the folder holds no recording at all.
     """
     found = attempts(folder)
     number = newest_attempt(folder, found) if attempt is None else attempt
-    paths = found.get(number, {})
+    paths = {rank: path for rank, path in found.get(number, {}).items() if ranks is None or rank in ranks}
     job = read_job(folder, number)
     if not found and job is None:
         raise NothingToInspect(
             f"{folder} holds no recording", way_out="Point at a run folder, by default .distdoctor/runs/latest."
         )
-    ranks: dict[int, RankTrace] = {}
+    logs: dict[int, RankTrace] = {}
     troubles: list[Trouble] = []
     comparison, resumption, replay = read_comparison(folder), read_resumption(folder), read_replay(folder)
     troubles += _damaged(folder, {COMPARISON: comparison, RESUMPTION: resumption, REPLAY: replay})
@@ -174,11 +176,11 @@ def read_run(
         try:
             log = _rank_trace(folder, rank, path, bytes_of(path), only, digests.get(path.name, ""))
             unsealed = to_be_sealed and path.name not in digests
-            ranks[rank] = replace(log, drawn_sets=sets.get((rank, log.attempt), {}), unsealed=unsealed)
+            logs[rank] = replace(log, drawn_sets=sets.get((rank, log.attempt), {}), unsealed=unsealed)
         except UnreadableRecording as trouble:
             fault = "torn" if isinstance(trouble, TornRecording) else "unreadable"
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank, fault=fault))
-    whole = assemble(ranks, job or Job(attempt=number), [*troubles, *_notes(folder)])
+    whole = assemble(logs, job or Job(attempt=number), [*troubles, *_notes(folder)])
     seen = read_seen_live(folder, number)
     looked = newest_stacks(seen) if not paths else None  # nobody recorded: the look from outside is all there is
     return replace(
