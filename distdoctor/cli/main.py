@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 import rich_click
 
+from distdoctor.cli.examples import with_examples
 from distdoctor.errors import DoctorError
 from distdoctor.report.printable import printable
 
@@ -61,6 +62,7 @@ class Commands(rich_click.RichGroup):
         module, _, name = where.partition(":")
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
+        command.help = with_examples(cmd_name, command.help or "")
         return command
 
     def resolve_command(
