@@ -52,11 +52,8 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
         return None
     if incident.is_one_way:
         return order_question(facts.recording.sources, one.site)
-    if (
-        len({(wait.call.site, wait.call.group) for wait in incident.cycle})
-        > 1
-        == len({w.call.site for w in incident.cycle})
-    ):
+    sites, groups = ({getattr(wait.call, name) for wait in incident.cycle} for name in ("site", "group"))
+    if len(sites) == 1 < len(groups):
         return deciding_value(facts.recording.sources, one.site, GROUP)  # one line on several groups, in several orders
     by_message = _of_message(facts, pairs, incident)
     by_past = _by_past(facts, pairs, one, other) if _is_innermost(facts, one) else None
