@@ -39,7 +39,7 @@ EXAMPLES = {
     "runs": ("distdoctor runs", "distdoctor runs --prune --keep 5"),
     "diff": ("distdoctor diff .distdoctor/runs/before .distdoctor/runs/after",),
     "rules": ("distdoctor rules",),
-    "explain": ("distdoctor explain DD301",),
+    "explain": ("distdoctor explain missing-set-epoch",),
     "strategies": ("distdoctor strategies",),
     "plugins": ("distdoctor plugins",),
     "preflight": ("distdoctor preflight --nproc 4",),
