@@ -33,18 +33,19 @@ class SetLoop:
 
 
 def dict_loop_around(sources: Mapping[str, str], site: SourceLine, operation: str) -> SetLoop | None:
-    """The same of a dict that is filled under keys which the source does not write out: it has the order in which they came."""
+    """The same of a dict that has the order in which its keys came: the source does not write them out, and makes what is put in
+    as large as its key says. Sizes that vary with the data may differ under one key."""
     program = program_of(sources)
     for call in calls_at(sources, site, operation)[-1:]:
         for loop, _ in program.above(call):
             owner = _dict_of(loop.iter) if isinstance(loop, ast.For) and _depends(call, loop) else None
-            filled = next(_filled(program, owner), None) if owner is not None else None
+            puts = _filled(program, owner) if owner is not None else ()
+            filled = next((one for one in puts if _is_sized_by_key(program, one)), None)
             if owner is not None and filled is not None and isinstance(loop, ast.For):
                 scope = program.scope_of(filled)
                 made = SourceLine(scope.path, lineno(filled), scope.traceback_name)
-                return SetLoop(
-                    SourceLine(site.path, loop.lineno, site.function), made, ast.unparse(owner), 0, (), of_dict=True
-                )
+                where = SourceLine(site.path, loop.lineno, site.function)
+                return SetLoop(where, made, ast.unparse(owner), 0, (), of_dict=True)
     return None
 
 
@@ -59,6 +60,29 @@ def _dict_of(gone_through: ast.expr) -> ast.Name | ast.Attribute | None:
         else:
             return None
     return gone_through if isinstance(gone_through, ast.Name | ast.Attribute) else None
+
+
+_MAKERS = frozenset({"zeros", "ones", "empty", "full", "eye", "rand", "randn"})
+
+
+def _is_sized_by_key(program: UserProgram, filled: ast.expr) -> bool:
+    """Whether what is put in is a tensor that the source makes of the key and of what the module spells out, and of nothing else."""
+    if isinstance(filled, ast.Call):
+        key, value = [*filled.args, None][:2]
+    else:
+        assert isinstance(filled, ast.Subscript)
+        statement = program.parents.get(filled)
+        key, value = filled.slice, statement.value if isinstance(statement, ast.Assign) else None
+    assert key is not None
+    if not isinstance(value, ast.Call) or last_word(value.func) not in _MAKERS:
+        return False
+    of_key = {node.id for node in ast.walk(key) if isinstance(node, ast.Name)}
+    given = (node for part in (*value.args, *(one.value for one in value.keywords)) for node in ast.walk(part))
+    others = [node for node in given if isinstance(node, ast.Name) and node.id not in of_key]
+    stores = [program.stores(node.id, program.scope_of(node)) for node in others]
+    return any(
+        isinstance(node, ast.Name) and node.id in of_key for part in value.args for node in ast.walk(part)
+    ) and all(isinstance(program.scope_of(statement).node, ast.Module) for found in stores for statement, _ in found)
 
 
 def _filled(program: UserProgram, owner: ast.Name | ast.Attribute) -> Iterator[ast.expr]:

@@ -10,7 +10,8 @@ How we know      If the sizes differ, the odd rank's two calls are the other ran
                  one helper, are told apart; in the two branches of a condition the calls are compared as they are written. Where
                  the calls of one line do not differ at all, the source may show that they go through a set of texts, whose
                  order depends on the hash seed: it is told where the recorded hashes of the ranks differ (likely as well).
-                 So is a line that meets itself with another size in a loop over a dict which is filled under keys of the data.
+                 So is a line that meets itself with another size in a loop over a dict which is filled under keys of the data,
+                 where the source makes each size of its key alone.
                  Two threads: where ranks stand or part in a group, and a thread of the program issued a call on it while that
                  of another thread was not over (likely: which call came first is up to the scheduler of each host).
 What to do       Issue collectives in one order: iterate over sorted names, not over a set or in order of arrival. A thread
