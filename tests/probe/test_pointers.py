@@ -34,6 +34,13 @@ def test_a_pointer_to_what_is_there_has_nothing_beside_it(tmp_path: Path) -> Non
     assert [(one.there, one.beside) for one in pointers_beside(saved, 8)] == [(True, ())]
 
 
+def test_a_name_in_json_may_be_that_of_a_file_in_the_folder_of_its_step(tmp_path: Path) -> None:
+    saved = in_folders(tmp_path, 6, 8)
+    (tmp_path / "latest.json").write_text(json.dumps({"file": "state.pt", "step": 8}))
+
+    assert [one.there for one in pointers_beside(saved, 8)] == [True]
+
+
 def test_what_somebody_else_left_above_the_folders_is_none(tmp_path: Path) -> None:
     saved = in_folders(tmp_path, 6)
     (tmp_path / "latest").write_text("run-of-yesterday")

@@ -11,18 +11,22 @@ from distdoctor.recording.source_line import SourceLine
 
 
 def cuts_to_length(sources: Mapping[str, str], loop: SourceLine) -> bool:
-    """Whether anything in the file of this loop is cut to a `len(...)`, or to a name that such a length was given."""
+    """Whether anything in the file of this loop is cut to a `len(...)`, to accelerate's `remainder`, or to a name that such a length
+    was given."""
     file = source_file(sources, loop.path)
     return file is not None and any(_is_cut(file, node) for node in file.nodes(ast.Subscript))
 
 
 def gathers_padding(sources: Mapping[str, str], loop: SourceLine) -> SourceLine:
-    """The first line in the function around a loop by which accelerate brings together what all ranks have, padding included; no
-    line where there is none, or where `gather_for_metrics` leaves the padding out."""
+    """The first line in a loop, or behind it in its block, by which accelerate brings together what all ranks have, padding
+    included; no line where there is none, or where `gather_for_metrics` leaves the padding out."""
     file = source_file(sources, loop.path)
-    if file is None:
+    inner = next((one for one in file.nodes(ast.For) if one.lineno == loop.line), None) if file is not None else None
+    if file is None or inner is None:
         return SourceLine()
-    calls = [node for node in ast.walk(file.function_at(loop.line)) if isinstance(node, ast.Call)]
+    block = getattr(file.parent[inner], "body", [])
+    behind = block[block.index(inner) :] if inner in block else [inner]
+    calls = [node for one in behind for node in ast.walk(one) if isinstance(node, ast.Call)]
     named = {word: lineno(one) for one in reversed(calls) if (word := _method(one))}
     lines = [named[word] for word in _BRINGS_ALL if word in named]
     if not lines or "gather_for_metrics" in named:
@@ -45,7 +49,9 @@ def _is_cut(file: SourceFile, node: ast.AST) -> bool:
     if not isinstance(part, ast.Slice) or part.lower is not None or part.upper is None:
         return False
     upper = part.upper
-    if any(isinstance(one, ast.Call) and last_word(one.func) == "len" for one in ast.walk(upper)):
+    if any(
+        last_word(one.func if isinstance(one, ast.Call) else one) in ("len", "remainder") for one in ast.walk(upper)
+    ):
         return True
     lengths = (
         one for one in file.nodes(ast.Assign) if isinstance(one.value, ast.Call) and last_word(one.value.func) == "len"

@@ -35,13 +35,16 @@ def emptied_by_others(
     sources: Mapping[str, str], site: SourceLine, label: str, rank: int
 ) -> tuple[SourceLine, str] | None:
     """The first line that empties what `label` names, and the condition on the rank by which this rank never comes there; None
-    where it comes to one of them, or to none at all."""
+    where it comes to one of them, where there is none, or where the source asks for its length or cuts it: that is a bound."""
     file = source_file(sources, site.path)
     if file is None or "." not in label:
         return None
     name, program = label.rpartition(".")[2], program_of(sources)
     made = [one for one in file.nodes(*_FUNCTIONS) if getattr(one, "name", "") != "__init__"]
-    emptying = [node for one in made for node in ast.walk(one) if _lets_go(node, name, True) and not _asks_length(node)]
+    nodes = [node for one in made for node in ast.walk(one)]
+    emptying = [node for node in nodes if _lets_go(node, name, True)]
+    if any(_asks_length(node) for node in emptying) or any(_cuts(node, name) for node in nodes):
+        return None
     lines: dict[SourceLine, None] = {}
     for node in emptying:
         scope = program.scope_of(node)
@@ -60,6 +63,11 @@ def emptied_by_others(
 
 def _asks_length(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and last_word(node.func) == "len"
+
+
+def _cuts(node: ast.AST, name: str) -> bool:
+    """`self.kept = self.kept[-100:]`"""
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and last_word(node.value) == name
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

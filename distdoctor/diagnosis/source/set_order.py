@@ -66,9 +66,9 @@ _MAKERS = frozenset({"zeros", "ones", "empty", "full", "eye", "rand", "randn"})
 
 
 def _is_sized_by_key(program: UserProgram, filled: ast.expr) -> bool:
-    """Whether what is put in is a tensor that the source makes of the key and of what the module spells out, and of nothing else."""
+    """Whether what is put in is a tensor that the source makes of the key, and besides only of what the module spells out."""
     if isinstance(filled, ast.Call):
-        key, value = [*filled.args, None][:2]
+        key, value = filled.args[0], next(iter(filled.args[1:]), None)
     else:
         assert isinstance(filled, ast.Subscript)
         statement = program.parents.get(filled)

@@ -31,16 +31,18 @@ def pointers_beside(saved: Collection[str], most: int) -> Iterator[FoundPointer]
     Above, and in JSON, only what was saved here counts as named: whatever else lies there is somebody else's."""
     own = list(dict.fromkeys(os.path.dirname(path) for path in [*saved][::-1]))
     above = list(dict.fromkeys(os.path.dirname(folder) for folder in own if folder))
-    names = frozenset(os.path.basename(path) for path in (*saved, *own))
+    paths = (*saved, *own)
+    names = {os.path.basename(path) for path in paths}
     for folder in own[:most]:
-        yield from pointers_in(folder, names)
+        yield from pointers_in(folder, paths)
     for folder in above[:most]:
         if folder not in own:
-            yield from (one for one in pointers_in(folder, names) if os.path.basename(one.target) in names)
+            yield from (one for one in pointers_in(folder, paths) if os.path.basename(one.target) in names)
 
 
 def pointers_in(folder: str, saved: Collection[str] = ()) -> Iterator[FoundPointer]:
-    """Links count; what names nothing that looks like a path does not, nor does JSON that names none of `saved`."""
+    """Links count; what names nothing that looks like a path does not, nor does JSON that names none of the paths `saved`. Such a
+    path is there as well where the name is the end of it: `state.pt` may be meant in the folder of its step."""
     try:
         with os.scandir(folder) as entries:
             everything = [entry.name for _, entry in zip(range(ENTRIES), entries, strict=False)]
@@ -56,7 +58,8 @@ def pointers_in(folder: str, saved: Collection[str] = ()) -> Iterator[FoundPoint
         if words:
             target = os.path.join(folder, words)
             # A tag may be a part of the file's name; a path may count from where the program runs.
-            there = os.path.exists(target) or os.path.exists(words) or any(words in one for one in everything)
+            ends = (path for path in saved if path.endswith("/" + words.strip("/")))
+            there = any(map(os.path.exists, (target, words, *ends))) or any(words in one for one in everything)
             yield FoundPointer(path, target, there, () if there else _alike(words, everything))
 
 
@@ -88,4 +91,5 @@ def _named_in(text: str, saved: Collection[str]) -> str:
     except (ValueError, RecursionError) as error:
         hand_on(error)
         return ""
-    return next((one for one in values if isinstance(one, str) and os.path.basename(one) in saved), "")
+    names = {os.path.basename(path) for path in saved}
+    return next((one for one in values if isinstance(one, str) and os.path.basename(one) in names), "")

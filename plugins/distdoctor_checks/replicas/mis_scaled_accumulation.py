@@ -72,7 +72,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if micro_steps < 2 or not one_line or factor is None or not reads_as_mean(root):
             continue
         error = factor * micro_steps
-        known = _is_known(error, micro_steps, recording.job.world_size) or _is_another_window(
+        known = _is_known(error, micro_steps, _multiplied_by(recording)) or _is_another_window(
             updates, factor, micro_steps
         )
         if math.isclose(error, 1.0, rel_tol=1e-3) or not known:
@@ -170,9 +170,14 @@ def _has_a_loader_each(updates: list[Update], recording: Recording, micro_steps:
     return True
 
 
-def _is_known(error: float, micro_steps: int, world_size: int) -> bool:
-    """Undivided, multiplied by the number of ranks besides, or divided twice: any other factor may be meant."""
-    factors = (micro_steps, micro_steps * world_size, 1 / micro_steps)
+def _multiplied_by(recording: Recording) -> int:
+    """By what Trainer multiplies a loss of which it believes that the model has divided it: the number of processes."""
+    return recording.job.world_size if forward_that_takes_the_count(recording.sources) else 1
+
+
+def _is_known(error: float, micro_steps: int, besides: int) -> bool:
+    """Undivided, also multiplied by something known, or divided twice: any other factor may be meant."""
+    factors = (micro_steps, micro_steps * besides, 1 / micro_steps)
     return any(math.isclose(error, known, rel_tol=1e-3) for known in factors)
 
 

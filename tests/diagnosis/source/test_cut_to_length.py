@@ -33,7 +33,22 @@ def test_what_leaves_the_padding_out_or_gathers_nothing_is_none(gathered: str) -
     assert not gathers_padding(source(gathered), LOOP)
 
 
-@pytest.mark.parametrize("cut", ["found = found[: len(data)]", "found = found[: len(loader.dataset) - seen]"])
+def test_what_is_gathered_before_the_evaluation_is_none_of_it() -> None:
+    text = (
+        "def main(accelerator):\n    for x in train:\n        show(accelerator.gather(loss(x)))\n"
+        "    for x in test:\n        count(x)\n"
+    )
+    assert not gathers_padding({"/job/train.py": text}, SourceLine("/job/train.py", 4, "main"))
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        "found = found[: len(data)]",
+        "found = found[: len(loader.dataset) - seen]",
+        "found = found[: accelerator.gradient_state.remainder]",
+    ],
+)
 def test_a_cut_to_the_length_of_the_data_is_seen(cut: str) -> None:
     assert cuts_to_length(source("accelerator.gather(model(batch))", cut), LOOP)
     assert not cuts_to_length(source("accelerator.gather(model(batch))"), LOOP)

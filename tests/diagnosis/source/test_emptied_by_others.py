@@ -36,7 +36,15 @@ def test_a_rank_that_never_comes_to_the_line_that_empties_it_is_told_the_conditi
 
 
 @pytest.mark.parametrize(
-    ("guard", "more"), [("step % 10 == 0", "pass"), ("rank == 0", "log.reset()"), ("rank == 0", "log.kept = []")]
+    ("guard", "more"),
+    [
+        ("step % 10 == 0", "pass"),
+        ("rank == 0", "log.reset()"),
+        ("rank == 0", "log.kept = []"),
+        ("rank == 0", "log.kept = log.kept[-9:]"),
+        ("rank == 0", "del log.kept[:-9]"),
+        ("rank == 0", "print(len(log.kept))"),
+    ],
 )
 def test_what_every_rank_empties_somewhere_is_none(guard: str, more: str) -> None:
     assert found(1, guard, more) is None

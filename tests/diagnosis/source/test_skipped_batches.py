@@ -7,8 +7,8 @@ import pytest
 from distdoctor.diagnosis.source.skipped_batches import skipping_test
 from distdoctor.recording.recording import SourceLine
 
-TRAIN = """def train(loader, state):
-    done = state["done"]
+TRAIN = """def train(loader, path, options):
+    done = {bound}
     for epoch in range(3):
         for i, batch in enumerate(loader):
             if {test}:
@@ -18,8 +18,9 @@ TRAIN = """def train(loader, state):
 """
 
 
-def found(test: str, after: str = "pass") -> tuple[int, str] | None:
-    told = skipping_test({"train.py": TRAIN.format(test=test, after=after)}, SourceLine("train.py", 4, "train"))
+def found(test: str, after: str = "pass", bound: str = 'torch.load(path)["done"]') -> tuple[int, str] | None:
+    text = TRAIN.format(test=test, after=after, bound=bound)
+    told = skipping_test({"train.py": text}, SourceLine("train.py", 4, "train"))
     return (told[0].line, told[2]) if told is not None else None
 
 
@@ -34,3 +35,8 @@ def test_a_bound_that_no_epoch_changes_leaves_out_the_same_batches_each_time(tes
 )
 def test_a_bound_that_is_of_one_epoch_or_written_out_is_none(test: str, after: str) -> None:
     assert found(test, after) is None
+
+
+def test_a_bound_that_was_not_loaded_holds_batches_out_on_purpose() -> None:
+    assert found("i < done", bound="options.holdout") is None
+    assert found("i < done", bound="4") is None
