@@ -32,7 +32,7 @@ from distdoctor.launch.run_options import Launch, Outcome, RunOptions
 from distdoctor.launch.signals_heard import SignalsHeard, finishing
 from distdoctor.launch.suppressions import is_named
 from distdoctor.launch.torchrun_arguments import parse
-from distdoctor.launch.watch import HostsAtRest, Watcher
+from distdoctor.launch.watch import OtherHostsSeen, Watcher
 from distdoctor.plugins import Plugins
 from distdoctor.recording.recording import Job, RankEnd
 from distdoctor.recording.trace.host_file import HostFile
@@ -104,11 +104,15 @@ class RunningJob:
             new_trace=self._new_trace if self.launch.command else None,
             closer=options.closer,
             ignored=options.ignored,
-            with_others=self.others.with_what_they_see,
-            moving=self.others.take_back,
-            resting=self.presence.rests,
             has_begun=lambda: bool(self.launch.command) or self.state.begun,
-            hosts=HostsAtRest(self.others.agreed, self.others.share, lambda: self.others.ranks_to_read),
+            hosts=OtherHostsSeen(
+                seen=self.others.with_what_they_see,
+                moving=self.others.take_back,
+                resting=self.presence.rests,
+                agreed=self.others.agreed,
+                share=self.others.share,
+                ranks=lambda: self.others.ranks_to_read,
+            ),
         )
 
     def job(self) -> Job:

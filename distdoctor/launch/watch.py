@@ -41,10 +41,17 @@ _LAST = (UncaughtException, Exiting)
 
 
 @dataclass(frozen=True)
-class HostsAtRest:
-    """Where one host of many judges for all: `agreed(diagnosis)` is what is to be said while our ranks rest, `share(diagnosis)`
-    gives the others what we say, `ranks()` are those whose traces we read; None: all in the folder."""
+class OtherHostsSeen:
+    """What a watcher has to do with the other hosts of its job; the one host of a job has none.
 
+    `seen(recording)` adds what they saw, asked while nobody moves here; `resting(seconds)` tells them for how long nobody has,
+    `moving()` that what they were told of us is out of date. Where one host judges for all, `agreed(diagnosis)` is what is to be
+    said, `share(diagnosis)` gives the others what we say, and `ranks()` are those whose traces we read; None: all in the folder.
+    """
+
+    seen: Callable[[Recording], Recording] = lambda recording: recording
+    moving: Callable[[], None] = lambda: None
+    resting: Callable[[float], None] = lambda seconds: None
     agreed: Callable[[Diagnosis], Diagnosis] = lambda found: found
     share: Callable[[Diagnosis], None] = lambda found: None
     ranks: Callable[[], frozenset[int] | None] = lambda: None
@@ -71,19 +78,13 @@ class Watcher:
         closer: Callable[[], Recording | None] | None = None,
         ignored: Iterable[str] = (),
         interval: float = INTERVAL_SECONDS,
-        with_others: Callable[[Recording], Recording] = lambda recording: recording,
-        moving: Callable[[], None] = lambda: None,
-        resting: Callable[[float], None] = lambda seconds: None,
         has_begun: Callable[[], bool] = lambda: True,
-        hosts: HostsAtRest = HostsAtRest(),
+        hosts: OtherHostsSeen = OtherHostsSeen(),
     ) -> None:
         self._folder, self._job, self._interval = folder, job, interval
         self._checks = [check for check in checks if check.live]
         self._remedies, self._ignored = remedies, frozenset(ignored)
         self._tell, self._hung, self._new_trace, self._closer = tell, hung, new_trace, closer
-        self._with_others = with_others  # what other hosts saw, asked while nobody moves here
-        self._say_resting = resting  # with the seconds for which nobody has moved here
-        self._say_moving = moving  # what they were told of us is out of date
         self._still, self._withdrawn, self._hang_after = still, withdrawn, hang_after
         self._hosts = hosts
         self._has_begun = has_begun  # before, the folder holds what another run has left there, if anything
@@ -208,9 +209,9 @@ class Watcher:
         rest, which for ourselves are looked at but once."""
         self._seen_at_rest = seen or self._seen_at_rest
         if self._seen_at_rest is None:
-            return self._with_others(recording)
+            return self._hosts.seen(recording)
         ours = self._seen_at_rest.stacks
-        whole = self._with_others(replace(recording, stacks=ours))
+        whole = self._hosts.seen(replace(recording, stacks=ours))
         if ours is None or whole.stacks is None:
             return whole
         theirs = {rank: one for rank, one in whole.stacks.ranks.items() if rank not in ours.ranks}
@@ -254,7 +255,7 @@ class Watcher:
     def _moving(self) -> None:
         """The job moves: look as often as a share of a core allows."""
         if self._looks_at_rest:
-            self._say_moving()
+            self._hosts.moving()
         self._looks_at_rest, self._at_rest_since = 0, math.inf
         self._closer_looks, self._seen_at_rest = 0, None
         if time.monotonic() >= self._not_before:
@@ -264,7 +265,7 @@ class Watcher:
         """No rank has moved: the first two looks are never put off, they find the hang; later ones may bring stacks."""
         self._looks_at_rest += 1
         self._at_rest_since = min(self._at_rest_since, time.monotonic())
-        self._say_resting(time.monotonic() - self._at_rest_since)
+        self._hosts.resting(time.monotonic() - self._at_rest_since)
         seen = self._look_closer()
         if seen is None and self._looks_at_rest > 2 and time.monotonic() < self._not_before:
             return

@@ -14,7 +14,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Finding, Stalls
 from distdoctor.launch import watch
 from distdoctor.launch.standing import StandingFindings
-from distdoctor.launch.watch import Watcher
+from distdoctor.launch.watch import OtherHostsSeen, Watcher
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.testing import Script
@@ -134,7 +134,7 @@ def test_a_rank_of_another_host_that_has_raised_is_left_to_its_launcher_to_end_o
     hung: list[bool] = []
     watcher = Watcher(
         tmp_path, lambda: here.job, HANGS, PLUGINS.remedies, tell=lambda finding, diagnosis: None,
-        hung=lambda diagnosis, proven: hung.append(proven), with_others=lambda own: replace(whole, job=own.job),
+        hung=lambda diagnosis, proven: hung.append(proven), hosts=OtherHostsSeen(seen=lambda own: replace(whole, job=own.job)),
     )  # fmt: skip
 
     for _ in range(4):

@@ -11,8 +11,8 @@ from distdoctor.recording.source_line import SourceLine
 
 
 def cuts_to_length(sources: Mapping[str, str], loop: SourceLine) -> bool:
-    """Whether anything in the file of this loop is cut to a `len(...)`, to accelerate's `remainder`, or to a name that such a length
-    was given."""
+    """Whether anything in the file of this loop is cut to a `len(...)`, to accelerate's `remainder`, or to a name that such a
+    length was given."""
     file = source_file(sources, loop.path)
     return file is not None and any(_is_cut(file, node) for node in file.nodes(ast.Subscript))
 

@@ -55,15 +55,17 @@ class PassWriter:
         flags: PassFlag,
         keep: int,
         new_set: Callable[[int], BitmapWriter | None] | None = None,
+        around: PassWriter | None = None,
     ) -> None:
-        """`new_set`: makes the set of all samples drawn, for a pass of which the blocks keep only a part."""
+        """`new_set`: makes the set of all samples drawn, for a pass of which the blocks keep only a part. `around`: the pass that
+        is under way."""
         self.new_set = new_set if keep > 1 else None
         self.drawn_set: BitmapWriter | None = None
         self.source = source  # the sampler's iterator, by which a new pass over the same loader is told from this one
         self.stream, self.trace = stream, stream.trace
         self.seq, self.keep = seq, keep
         self.record = stream.trace.passes.window(seq).cast("Q")
-        self.outer: weakref.ref[PassWriter] | None = None  # the pass that was under way when this one began
+        self.outer = weakref.ref(around) if around is not None else None
         self.evaluates = bool(flags & PassFlag.EVAL_MODE or not flags & PassFlag.GRADIENTS_ON)  # as it began
         self.flags = int(flags)  # no PassFlag: its operators cost more than all else that a batch costs
         self.counts = not flags & PassFlag.ITERABLE

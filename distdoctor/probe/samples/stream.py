@@ -170,10 +170,8 @@ class SamplesStream:
         if self.modes.evaluating:
             flags |= PassFlag.EVAL_MODE
         texts = self.trace.texts
-        loop_site, described = (
-            texts.id(sites.user_site()),
-            texts.id(f"{content.text}\0{outer.digest}\0{content.bag}\0{content.objects}"),
-        )
+        loop_site = texts.id(sites.user_site())
+        described = texts.id(f"{content.text}\0{outer.digest}\0{content.bag}\0{content.objects}")
         chain = texts.id(facts.chain)
         number = self._number(loader, (loader.made_site, loop_site, described, chain))
         self._counts[number] = count = self._counts.get(number, 0) + 1
@@ -202,9 +200,8 @@ class SamplesStream:
         )
         new_set = self._new_set(content) if not flags & (PassFlag.ITERABLE | PassFlag.UNTRANSLATED) else None
         self.rank.on_pass()
-        around = self._under_way()
-        self.latest = begun = PassWriter(self, iterator._sampler_iter, loader.prefetch, seq, flags, keep, new_set)
-        begun.outer = weakref.ref(around) if around is not None else None
+        source, around = iterator._sampler_iter, self._under_way()
+        self.latest = begun = PassWriter(self, source, loader.prefetch, seq, flags, keep, new_set, around)
         begun.behind = _held_back()
         begun.translated_by(translate)
         iterator.__dict__["_distdoctor_pass"] = begun
