@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import fields
+from functools import cache
+from typing import Any, get_type_hints
 
 import msgspec
 
-from distdoctor.diagnosis.diagnosis import Diagnosis, NotExamined
-from distdoctor.diagnosis.finding import Finding
-from distdoctor.diagnosis.remedy import Remedy
+from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.coverage import Coverage
-from distdoctor.recording.recording import Job, Trouble
 
 MAGIC = b"DDVERDICT1"  # the last digit is the format: readers refuse another one
 LARGEST_BYTES = 64 << 20  # unpacked; of 10,240 ranks it is 1 to 2 MiB
@@ -27,26 +25,16 @@ _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 3}]
 _MEMORY = 64 << 20  # bytes that unpacking may take beside what it unpacks
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """The fields of a `Diagnosis` that travel: all but the recording, which each host has its part of, and the checks."""
-
-    job: Job
-    findings: tuple[Finding, ...] = ()
-    not_examined: tuple[NotExamined, ...] = ()
-    examined: tuple[str, ...] = ()
-    suppressed: tuple[Finding, ...] = ()
-    remedies: dict[str, Remedy] = field(default_factory=dict)
-    world_size: int = 0
-    left_open: tuple[str, ...] = ()
-    coverage: Coverage | None = None
-    troubles: tuple[Trouble, ...] = ()
-    withdrawn: tuple[tuple[Finding, float], ...] = ()
-    hung: bool = False
-    ended_by_distdoctor: bool = False
+# What stays at home: the recording, of which each host has its part, the checks, and what was only tried here.
+_STAYS = frozenset({"recording", "checks", "tried", "judged_by"})
+_NAMES = tuple(one.name for one in fields(Diagnosis) if one.name not in _STAYS)
 
 
-_NAMES = tuple(one.name for one in fields(_Sent))
+@cache
+def _sent() -> type[msgspec.Struct]:
+    """The fields of a `Diagnosis` that travel, with its types."""
+    types = get_type_hints(Diagnosis)
+    return msgspec.defstruct("Sent", [(name, types[name]) for name in _NAMES])
 
 
 def pack_verdict(diagnosis: Diagnosis) -> bytes:
@@ -69,19 +57,20 @@ def unpack_verdict(data: bytes) -> Diagnosis:
         text = unpacker.decompress(data[len(MAGIC) :], LARGEST_BYTES)
         if not unpacker.eof:
             raise ValueError(f"it is cut off, or larger than {LARGEST_BYTES >> 20} MiB")
-        found = msgspec.convert(json.loads(text), _Sent, str_keys=True)
+        sent = msgspec.convert(json.loads(text), _sent(), str_keys=True)
+        found = Diagnosis(**{name: getattr(sent, name) for name in _NAMES})
         if not all(0 <= number <= MOST_RANKS for number in _numbers(found)):
             raise ValueError("it names ranks that cannot be")
     except (lzma.LZMAError, EOFError, msgspec.MsgspecError, ValueError, RecursionError) as trouble:
         raise UnreadableRecording(f"the verdict is damaged: {trouble}", way_out="Examine the run folders.") from trouble
-    return Diagnosis(**{name: getattr(found, name) for name in _NAMES})
+    return found
 
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _numbers(found: _Sent) -> Iterable[int]:
+def _numbers(found: Diagnosis) -> Iterable[int]:
     """Every number of a rank, and how many there are: readers count up to it."""
     yield found.world_size
     yield from (found.job.world_size, found.job.hosts, *found.job.ends)
