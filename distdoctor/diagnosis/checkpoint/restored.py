@@ -57,6 +57,15 @@ class Continuation:
     pieces: tuple[Piece, ...]
     restored: tuple[str, ...]
 
+    @property
+    def is_another_training(self) -> bool:
+        """It has the weights alone, and another learning rate than the one with which that run began and saved: a run that goes
+        on would have the same. One that moved then may be anywhere now, and tells nothing."""
+        if self.initial is None or self.restored or self.start.document.resumes:
+            return False
+        first, then, now = (one.document.numbers for one in (self.initial, self.save, self.start))
+        return not _lr_differs(first, then) and _lr_differs(now, then)
+
 
 @dataclass(frozen=True)
 class Restored:

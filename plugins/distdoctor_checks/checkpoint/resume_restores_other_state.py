@@ -16,7 +16,8 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  Within one run likewise: a rank saves with its schedule, builds a new optimizer, brings weights and moments back
                  to the bit, and the schedule begins anew.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
-When it is fine  Fine-tuning from trained weights. The RNG state alone is a note: it makes no result wrong.
+When it is fine  Fine-tuning from trained weights: with another learning rate than the fixed one of the earlier run, nothing is
+                 said. The RNG state alone is a note: it makes no result wrong.
 Source           PyTorch, "Saving and Loading a General Checkpoint".
 """
 
@@ -67,7 +68,7 @@ def examine(restored: Restored | None, gradients: Gradients | None, recording: R
         yield _misplaced(restored.misplaced, restored, recording)
     alike: dict[tuple[str, ...], list[Continuation]] = defaultdict(list)
     for one in restored.ranks.values():
-        if one.pieces:
+        if one.pieces and not one.is_another_training:
             alike[tuple(piece.kind for piece in one.pieces)].append(one)
     for found in alike.values():
         yield _finding(found, restored, recording)
