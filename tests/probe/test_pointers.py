@@ -49,6 +49,31 @@ def test_what_somebody_else_left_above_the_folders_is_none(tmp_path: Path) -> No
     assert list(pointers_beside(saved, 8)) == []
 
 
+def test_a_path_two_folders_above_names_one_that_is_gone(tmp_path: Path) -> None:
+    saved = [*in_folders(tmp_path / "checkpoints", 6, 8), str(tmp_path / "checkpoints" / "step_12" / "state.pt")]
+    pointer = tmp_path / "latest"
+    pointer.write_text("checkpoints/step_12\n")
+
+    assert list(pointers_beside(saved, 8)) == [
+        FoundPointer(str(pointer), str(tmp_path / "checkpoints" / "step_12"), False, ("step_6", "step_8"))
+    ]
+
+
+def test_a_path_two_folders_above_to_what_is_there_is_whole(tmp_path: Path) -> None:
+    saved = in_folders(tmp_path / "checkpoints", 6, 8)
+    (tmp_path / "latest").write_text("checkpoints/step_8")
+
+    assert [one.there for one in pointers_beside(saved, 8)] == [True]
+
+
+def test_two_folders_above_the_step_of_another_run_is_not_ours(tmp_path: Path) -> None:
+    saved = in_folders(tmp_path / "mine", 6)
+    (tmp_path / "latest").write_text("theirs/step_6")
+    (tmp_path / "last").write_text("step_6")
+
+    assert list(pointers_beside(saved, 8)) == []
+
+
 def test_json_that_is_no_object_or_torn_is_none(tmp_path: Path) -> None:
     saved = in_folders(tmp_path, 6)
     (tmp_path / "latest.json").write_text('{"folder": "step_6')

@@ -27,10 +27,11 @@ class FoundPointer:
 
 
 def pointers_beside(saved: Collection[str], most: int) -> Iterator[FoundPointer]:
-    """The pointers in the folders of these files, and in those above that hold a folder for each checkpoint: the last `most`.
-    Above, and in JSON, only what was saved here counts as named: whatever else lies there is somebody else's."""
-    own = list(dict.fromkeys(os.path.dirname(path) for path in [*saved][::-1]))
-    above = list(dict.fromkeys(os.path.dirname(folder) for folder in own if folder))
+    """The pointers in the folders of these files, and in those above that hold a folder for each checkpoint, or the folder of all
+    of them: the last `most`. Above, and in JSON, only what was saved here counts as named: whatever else lies there is somebody
+    else's. Two folders above other runs have names like these, so there it is the whole path that counts."""
+    own = _folders_of([*saved][::-1])
+    above = _folders_of(own)
     paths = (*saved, *own)
     names = {os.path.basename(path) for path in paths}
     for folder in own[:most]:
@@ -38,14 +39,20 @@ def pointers_beside(saved: Collection[str], most: int) -> Iterator[FoundPointer]
     for folder in above[:most]:
         if folder not in own:
             yield from (one for one in pointers_in(folder, paths) if os.path.basename(one.target) in names)
+    for folder in _folders_of(above)[:most]:
+        if folder not in own and folder not in above:
+            yield from (one for one in pointers_in(folder, paths) if os.path.normpath(one.target) in paths)
+
+
+def _folders_of(paths: Collection[str]) -> list[str]:
+    return list(dict.fromkeys(os.path.dirname(path) for path in paths if path))
 
 
 def pointers_in(folder: str, saved: Collection[str] = ()) -> Iterator[FoundPointer]:
     """Links count; what names nothing that looks like a path does not, nor does JSON that names none of the paths `saved`. Such a
     path is there as well where the name is the end of it: `state.pt` may be meant in the folder of its step."""
     try:
-        with os.scandir(folder) as entries:
-            everything = [entry.name for _, entry in zip(range(ENTRIES), entries, strict=False)]
+        everything = _entries(folder)
     except OSError as error:
         hand_on(error)
         return
@@ -60,11 +67,22 @@ def pointers_in(folder: str, saved: Collection[str] = ()) -> Iterator[FoundPoint
             # A tag may be a part of the file's name; a path may count from where the program runs.
             ends = (path for path in saved if path.endswith("/" + words.strip("/")))
             there = any(map(os.path.exists, (target, words, *ends))) or any(words in one for one in everything)
-            yield FoundPointer(path, target, there, () if there else _alike(words, everything))
+            yield FoundPointer(path, target, there, () if there else _alike(target))
 
 
-def _alike(name: str, everything: list[str]) -> tuple[str, ...]:
-    """Entries that differ from a name in their numbers alone."""
+def _entries(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for _, entry in zip(range(ENTRIES), entries, strict=False)]
+
+
+def _alike(target: str) -> tuple[str, ...]:
+    """Entries of its folder that differ from a name in their numbers alone."""
+    folder, name = os.path.split(target)
+    try:
+        everything = _entries(folder)
+    except OSError as error:
+        hand_on(error)
+        return ()
     pattern = re.sub(r"\d+", "0", name)
     return tuple(sorted(one for one in everything if re.sub(r"\d+", "0", one) == pattern)[-BESIDE:])
 
