@@ -16,7 +16,8 @@ from distdoctor.recording.trace.events import Loading
 
 @dataclass(frozen=True)
 class SkippedAnew:
-    """`epochs` passes of `batches` batches each train on no more than `trained` of them. `test` is what leaves out the others."""
+    """`epochs` passes of `batches` batches each train on no more than `trained` of them. `test` is what leaves out the others: a
+    test, or a call."""
 
     one: LoaderPass
     ranks: tuple[int, ...]

@@ -1,10 +1,10 @@
-"""The test by which a loop leaves out the first batches of a loader: `if i < done: continue`."""
+"""How a loop leaves out the first batches of a loader: `if i < done: continue`, or `islice(loader, done, None)`."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.source.source_file import SourceFile, last_word, source_file
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
@@ -15,28 +15,46 @@ _LOADS = re.compile(r"(?:^|_)(?:load|restore|resume)", re.IGNORECASE)
 
 
 def skipping_test(sources: Mapping[str, str], loop: SourceLine) -> tuple[SourceLine, str, str] | None:
-    """(line, test, the name of the bound) of the `for i, batch in enumerate(loader)` that begins at a line, where every turn of a
-    loop around it leaves out the same batches: nothing in that loop changes the bound, which was read from a checkpoint. None
-    where that is not so."""
+    """(line, test or call, the name of the bound) of the `for` over a loader that begins at a line, where every turn of a loop
+    around it leaves out the same batches: nothing in that loop changes the bound, which was read from a checkpoint. None where
+    that is not so."""
     file = source_file(sources, loop.path)
     inner = next((one for one in file.nodes(ast.For) if one.lineno == loop.line), None) if file is not None else None
     outer = _loop_around(file, inner) if file is not None and inner is not None else None
-    if file is None or inner is None or outer is None or not isinstance(inner.target, ast.Tuple):
+    if file is None or inner is None or outer is None:
         return None
-    if not isinstance(inner.iter, ast.Call) or last_word(inner.iter.func) != "enumerate":
-        return None
-    index = ast.unparse(inner.target.elts[0])
-    for statement in inner.body:
-        bound = _bound(statement, index)
-        if bound and bound not in _changed_in(outer) and _was_loaded(program_of(sources), statement, bound):
-            assert isinstance(statement, ast.If)
-            return SourceLine(loop.path, statement.lineno, loop.function), ast.unparse(statement.test), bound
+    changed, program = _changed_in(outer), program_of(sources)
+    for node, how, bound in _bounds(inner):
+        if bound not in changed and _was_loaded(program, node, bound):
+            return SourceLine(loop.path, node.lineno, loop.function), ast.unparse(how), bound
     return None
 
 
-def _bound(statement: ast.stmt, index: str) -> str:
+def _bounds(loop: ast.For) -> Iterator[tuple[ast.stmt | ast.expr, ast.expr, str]]:
+    """(where, test or call, the name of the bound): below it, batches are left out."""
+    calls = [node for node in ast.walk(loop.iter) if isinstance(node, ast.Call)]
+    for call in calls:
+        if (
+            last_word(call.func) == "islice"
+            and len(call.args) > 2
+            and isinstance(call.args[1], ast.Name | ast.Attribute)
+        ):
+            yield call, call, ast.unparse(call.args[1])
+    if (
+        isinstance(loop.target, ast.Tuple)
+        and calls
+        and calls[0] is loop.iter
+        and last_word(calls[0].func) == "enumerate"
+    ):
+        index = ast.unparse(loop.target.elts[0])
+        for statement in loop.body:
+            if isinstance(statement, ast.If) and (bound := _bound(statement, index)):
+                yield statement, statement.test, bound
+
+
+def _bound(statement: ast.If, index: str) -> str:
     """The `done` of `if i < done: continue`; "" of anything else."""
-    if not isinstance(statement, ast.If) or [type(one) for one in statement.body] != [ast.Continue]:
+    if [type(one) for one in statement.body] != [ast.Continue]:
         return ""
     test = statement.test
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Lt | ast.LtE):

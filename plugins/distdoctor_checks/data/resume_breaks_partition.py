@@ -12,9 +12,9 @@ How we know      `distdoctor check-data --resume` runs the job uninterrupted, up
                  samples that it had drawn in the current epoch until it saved (likely). A training that goes on within one
                  process (an optimizer's state was loaded, into a new one) in the order of an epoch that it has had, with a
                  sampler that was told no epoch: likely as well. So is a run that loaded a checkpoint and leaves out the same
-                 batches in every epoch, by a test (`if i < done: continue`) whose bound no epoch changes. Where no loader draws
-                 the samples: this run goes on from a save of another number of ranks, and its source works out how many samples
-                 were seen from the saved steps and its own number of ranks (possible).
+                 batches in every epoch, by `if i < done: continue` or `islice(loader, done, None)`, whose bound no epoch changes.
+                 Where no loader draws the samples: this run goes on from a save of another number of ranks, and its source works
+                 out how many samples were seen from the saved steps and its own number of ranks (possible).
 What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip the samples already drawn, in
                  the sampler rather than by reading them, or save a StatefulDataLoader's state_dict.
 When it is fine  Checkpoints at epoch ends with the epoch restored. A different order in which every sample still comes once.
@@ -143,7 +143,7 @@ def _left_out(found: SkippedAnew) -> Finding:
         confidence=LIKELY,
         place=found.line,
         places=(
-            Place(found.line, found.ranks, f"skips a batch if `{found.test}`"),
+            Place(found.line, found.ranks, f"leaves batches out by `{found.test}`"),
             Place(found.one.loop_line, found.ranks, "draws all batches of the epoch"),
         ),
         evidence={"epochs": found.epochs, "batches": found.batches, "trained_on": found.trained, "test": found.test},
