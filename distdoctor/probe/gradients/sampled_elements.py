@@ -19,6 +19,9 @@ from distdoctor.recording.trace.layout import SPOTS
 
 _PROBE = os.path.dirname(os.path.dirname(__file__))
 TENSORS = 2
+WITNESSES = (
+    6  # tensors spread over the model that tell whether a backward reached it: a layer may rest, the last one too
+)
 LOOKS = 8  # steps in which spots are taken: a wrong factor is there from the start, or it is none
 
 
@@ -48,10 +51,14 @@ class SampledElements:
         )  # the latest step, and the elements that are watched as it used them
         self.from_the_start = False  # these hooks were there before the first backward of the present step
         self._handles: list[Any] = []
-        for number in self.chosen:
-            hook = context.guarded(self._taking(number))
-            handle = parameters[number].register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        spread = usable[:: max(1, len(usable) // WITNESSES)]
+        for number in sorted({*self.chosen, *spread}):
+            taken = self._taking(number) if number in self.chosen else self._witnessing
+            handle = parameters[number].register_post_accumulate_grad_hook(context.guarded(taken))  # type: ignore[no-untyped-call]
             self._handles.append(handle)
+
+    def _witnessing(self, parameter: Tensor) -> None:
+        self.accumulated = True
 
     def _taking(self, number: int) -> Callable[[Tensor], None]:
         def take(parameter: Tensor) -> None:

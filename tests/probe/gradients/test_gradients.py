@@ -65,6 +65,13 @@ def test_every_step_is_there_in_a_deep_look_with_loss_norm_and_line() -> None:
 
 
 @job
+def test_passes_are_counted_where_the_last_layer_is_never_used() -> None:
+    recording, _ = jobs.watched(jobs.unused_branch)
+    for rank in (0, 1):
+        assert [update.number("backwards") for update in rows(recording, rank)[1:]] == [1] * jobs.STEPS
+
+
+@job
 def test_who_should_agree_is_told_by_placements_where_there_are_some() -> None:
     by_job = {
         jobs.sharded: {(0,), (1,)},
