@@ -40,6 +40,20 @@ def test_without_deep_looks_the_rank_and_step_of_a_nan_loss_are_still_named() ->
     assert (finding.code, finding.ranks, finding.evidence["step"]) == ("DD801", (1,), 3)
 
 
+@pytest.mark.parametrize("at", [1, 3, 40], ids=["first step", "third step", "a step that is not looked at"])
+def test_without_deep_looks_a_nan_of_backward_is_told_with_rank_step_and_layer(at: int) -> None:
+    recording, _ = jobs.watched(jobs.first_nan, deep=False, where="backward", at=at, steps=50)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD801", (1,), CERTAIN)
+    assert (finding.evidence["step"], finding.evidence["layer"]) == (at, "0.bias")
+
+
+def test_a_nan_of_backward_that_the_job_leaves_out_is_a_note() -> None:
+    recording, _ = jobs.watched(jobs.first_nan, deep=False, where="backward", at=20, steps=40, skips=True)
+    finding = only(recording)
+    assert (finding.code, finding.severity, finding.ranks) == ("DD801", NOTE, (1,))
+
+
 @pytest.mark.parametrize(
     ("divisor", "error", "words"),
     [(1.0, 4.0, "# of each micro-step"), (16.0, 0.25, "# once more")],

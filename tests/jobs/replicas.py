@@ -445,12 +445,21 @@ class Breaking(nn.Module):
 
 
 def first_nan(
-    rank: int, world_size: int, *, where: str = "forward", who: int = 1, at: int = 3, wrapped: bool = True
+    rank: int,
+    world_size: int,
+    *,
+    where: str = "forward",
+    who: int = 1,
+    at: int = 3,
+    wrapped: bool = True,
+    skips: bool = False,
+    steps: int = STEPS,
 ) -> None:
+    """`skips`: a step whose gradients are not finite is left out, on all ranks, as they see the same averages."""
     inside = nn.Sequential(nn.Linear(20, 32), Breaking(), nn.Linear(32, 10))
     model: nn.Module = DistributedDataParallel(inside) if wrapped else inside
     batches, optimizer = Batches(rank), adam(model)
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         inputs, targets = batches.next()
         here = rank == who and step == at
         if here and where == "input":
@@ -458,7 +467,8 @@ def first_nan(
         inside[1].where = where if here else ""  # type: ignore[assignment]
         optimizer.zero_grad()
         cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
+        if not skips or torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 1e6)):
+            optimizer.step()
 
 
 def clipped_while_scaled(rank: int, world_size: int) -> None:

@@ -1,12 +1,15 @@
-"""Where the first NaN or infinity comes from: which module's output, or which parameter's local gradient. For deep looks only; in
-others the values that autograd has kept are asked when the loss is not finite.
+"""Where the first NaN or infinity comes from: which module's output, or which parameter's local gradient.
+
+Deep looks ask every module and every gradient. Others ask the values that autograd has kept when the loss is not finite, and
+after each backward the gradient of a parameter that it reaches last: what arises on the way arrives there.
 
 Gradients are seen as this rank computed them, before they are averaged: afterwards a NaN of one rank is everybody's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +24,10 @@ from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.digests import is_readable, local
 from distdoctor.recording.trace.events import NonFinite
 
+LAST_REACHED = 2  # parameters from the start of a model; backward reaches them last
+SMALL = 1 << 16  # elements: what is read after each backward takes microseconds
+LOOKS_AFTER = 4  # steps that are looked at because a gradient was not finite: was it used, and what came of it
+
 
 class Origins:
     """Looks at every module's output and every parameter's gradient until the first value that is not finite."""
@@ -30,6 +37,7 @@ class Origins:
         self.suspect: tuple[str, str] | None = None  # (what, name) of the first in the forward that is going on
         self._watched: set[int] = set()
         self._found = False  # a gradient that is not finite
+        self.looks_wanted = 0  # steps that are to be looked at, whatever it costs
         self._told: set[str] = set()
 
     def install(self) -> None:
@@ -37,9 +45,13 @@ class Origins:
         nn.modules.module.register_module_forward_hook(not_traced(self.context.guarded(self._after_forward)))
 
     def watch(self, parameters: Iterable[Tensor]) -> None:
-        """Look at the local gradients of these parameters as they are computed."""
-        for parameter in parameters:
-            if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._watched:
+        """Look at the local gradients of these parameters as they are computed: all, or those that backward reaches last."""
+        given = [one for one in parameters if one.requires_grad and one.is_leaf]
+        if not self.context.deep:
+            known = any(id(one) in self._watched for one in given)
+            given = [] if known else [one for one in given if _is_quickly_read(one)][:LAST_REACHED]
+        for parameter in given:
+            if id(parameter) not in self._watched:
                 self._watched.add(id(parameter))
                 hook = self.context.guarded(self._after_gradient)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -94,8 +106,18 @@ class Origins:
         if self._found or self.scalers.at_work or parameter.grad is None or _is_finite(parameter.grad):
             return
         self._found = True
-        name = self._holder_of(parameter)[0] or f"parameter of shape {list(parameter.shape)}"
+        self.looks_wanted = LOOKS_AFTER
+        origin = parameter if self.context.deep else self._nearest_to_the_loss(parameter)
+        name = self._holder_of(origin)[0] or f"parameter of shape {list(origin.shape)}"
         self.tell("gradient", name)
+
+    def _nearest_to_the_loss(self, reached: Tensor) -> Tensor:
+        """The last parameter, in the order of the model that holds this one, whose gradient is not finite by now."""
+        for root in self.context.trees.roots():
+            held: Sequence[Tensor] = list(root.parameters())
+            if any(one is reached for one in held):
+                return next(one for one in reversed(held) if one is reached or not _is_finite(one.grad))
+        return reached
 
     def _name_of(self, module: nn.Module) -> str:
         for root in self.context.trees.roots():
@@ -105,13 +127,19 @@ class Origins:
         return type(module).__name__
 
 
+def _is_quickly_read(parameter: Tensor) -> bool:
+    """Whether it lies whole on the CPU, and is small. The gradient of a shard is averaged before anybody sees it."""
+    plain = local(parameter) is parameter and parameter.device.type == "cpu"
+    return plain and parameter.is_floating_point() and parameter.numel() <= SMALL
+
+
 def _is_finite(value: Any) -> bool:
     """Whether all numbers on the CPU are finite; what lies on a device is taken to be."""
     if isinstance(value, Tensor):
         inner = local(value)
         if not inner.is_floating_point() or inner.device.type != "cpu" or not is_readable(value) or not inner.numel():
             return True
-        return bool(torch.isfinite(inner.detach().sum(dtype=torch.float64)))
+        return math.isfinite(inner.detach().sum(dtype=torch.float64).item())
     if isinstance(value, tuple | list):
         return all(_is_finite(one) for one in value)
     if isinstance(value, dict):

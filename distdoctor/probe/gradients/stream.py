@@ -111,7 +111,8 @@ class GradientsStream:
             tracked = self._tracked[optimizer] = Tracked(self._numbered, self.every if context.deep else 0)
         context.write_what_is_ready()
         tracked.begun = False
-        tracked.looking = self._may_look() and tracked.wants(tracked.step + 1)
+        wanted = tracked.wants(tracked.step + 1) or self.origins.looks_wanted > 0
+        tracked.looking = wanted and self._may_look()
         if tracked.looking:
             self._look_before(optimizer, tracked)
         tracked.spent = time.thread_time() - began
@@ -149,6 +150,7 @@ class GradientsStream:
             self._look_after(optimizer, tracked)
             tracked.spent += time.thread_time() - began
             tracked.afford()
+            self.origins.looks_wanted = max(0, self.origins.looks_wanted - 1)
         else:
             self._write_if_new(optimizer, tracked)
         self.wrappers.after_step()
@@ -225,8 +227,7 @@ class GradientsStream:
             tracked.inventory = inventory
             tracked.buffers = Buffers(self.context, tracked.number, parameters)
             tracked.copies = tracked.copies or Copies(self.context, tracked.number)
-            if self.context.deep:
-                self.origins.watch(parameters)
+            self.origins.watch(parameters)
         if tracked.copies is not None:
             tracked.copies.search(parameters, inventory, self._trained())
         first, tracked.initial = tracked.initial, None

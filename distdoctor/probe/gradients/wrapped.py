@@ -59,8 +59,7 @@ class WrapperWatch:
 
     def _note_wrapper(self, wrapper: nn.Module, site: str) -> None:
         new = self.context.agreement.add(wrapper)
-        if self.context.deep:
-            self.origins.watch(parameter for _, parameter in new.held())
+        self.origins.watch(parameter for _, parameter in new.held())
         trace = self.context.trace
         wrapped = Wrapped(
             ranks_of(new.ranks),

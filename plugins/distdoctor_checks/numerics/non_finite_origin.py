@@ -6,7 +6,8 @@ What it means    A loss, an activation or a gradient is not finite. Averaging ca
 Why it hurts     From then on everything is NaN everywhere, and nothing shows any longer where it began.
 How we know      The loss is read on each rank when backward begins, before averaging. Once it is not finite, the values that
                  autograd has kept for backward are read in their order, unless checkpointing or offloading has put hooks before
-                 them. `check-grads` checks each module's output and every local gradient.
+                 them. What arises in backward arrives at the first layers, whose gradients are read before they are averaged
+                 (on the CPU, where no shard). `check-grads` checks each module's output and every local gradient.
 What to do       Check that rank's batch of that step first, then the layer: log or division of zero, too large a learning rate,
                  fp16 without a scaler, an empty mask in a softmax.
 When it is fine  Overflows that GradScaler skips are not reported. If the job itself skips such a step, and every rank steps
@@ -65,7 +66,8 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     after = _steps_after(first, gradients)
     if gradients.recording.job.running and not any(after.values()):
         return  # the next step tells whether the optimizer took it
-    spared = all(after.values()) and not any(one.number("non_finite") for own in after.values() for one in own)
+    broken = [one for own in after.values() for one in own if one.number("non_finite")]
+    spared = all(after[rank] for rank, _ in first) and (not broken or _is_over(gradients, broken))
     yield _left_out(_from_events(first, gradients)) if spared else _from_events(first, gradients)
 
 
