@@ -1,7 +1,7 @@
 """How often distdoctor is right, by how sure it says it is, on programs whose illness is known.
 
     python benchmarks/calibration.py FOLDER [--only NAME ...] [--kind sick fixed healthy] [--limit 90] [--save results.jsonl]
-        [--at-once 2] [--budget 300] [--keep RUNS]
+        [--at-once 2] [--budget 300] [--keep RUNS] [--attach]
 
 FOLDER holds programs and a `manifest.json`, a list of
     {"name", "file", "nproc", "args", "env", "launcher": "torchrun" | "python", "kind": "sick" | "fixed" | "healthy",
@@ -12,7 +12,9 @@ Of these `name`, `file`, `nproc` and `kind` are needed. `benchmarks/programs/` h
 issues by people who had not read the checks.
 Every program runs in a copy of FOLDER, without a terminal, under `distdoctor run --on-hang abort`; one that still stands after
 `--limit` seconds is interrupted as by Ctrl-C and judged by what is known then. Its standard input is open and silent, like a
-terminal at which nobody sits. Of a sick program the first finding counts that is no note (a note when there is no other); of
+terminal at which nobody sits. With --attach it runs under plain torchrun (or python) instead, and `hang-dump` looks at it from
+outside: at a sick one once its processes have rested for `QUIET` seconds, or after `--limit`; at others while they run, every
+`QUIET` seconds. Of a sick program the first finding counts that is no note (a note when there is no other); of
 the others every finding that is no note is an accusation.
 
 A finding that calls itself undecided says that its ranks disagree, and not which of them is wrong. Where the true ones are among
@@ -44,6 +46,8 @@ DISTDOCTOR = (sys.executable, "-m", "distdoctor")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "CI": "true"}
 CONFIDENCES = ("certain", "likely", "possible", "none")
 PATIENCE = 40.0  # seconds between the interrupt and the report
+QUIET = 12.0  # seconds without work of any process; `hang-dump` calls a rank stuck after ten
+LOOKS = 3  # at a job that is well
 
 
 @dataclass
@@ -123,6 +127,9 @@ def run(case: dict[str, Any], options: argparse.Namespace) -> Result:
         reports = []
         for number, part in enumerate([case, *([case["part2"]] if case.get("part2") else [])]):
             folder = Path(place) / f"run{number}"
+            if options.attach:
+                reports += _looked_at({**case, **part}, work, folder, limit, result)
+                continue
             done = _finished({**case, **part, "hang_after": hang_after}, work, folder, limit, result)
             if done is not None:
                 reports.append(done)
@@ -157,6 +164,66 @@ def _finished(case: dict[str, Any], work: Path, folder: Path, limit: float, resu
     except (OSError, ValueError):
         result.trouble = log.read_text(errors="replace")[-400:]
         return None
+
+
+def _looked_at(case: dict[str, Any], work: Path, folder: Path, limit: float, result: Result) -> list[dict[str, Any]]:
+    """The reports of `hang-dump` on this program, which nobody records. An empty list: it ended before it could be looked at."""
+    launcher = [sys.executable]
+    if case.get("launcher") != "python":
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case["nproc"])]
+    with (work.parent / "output.txt").open("w") as output:
+        job = subprocess.Popen(
+            [*launcher, case["file"], *case["args"]],
+            cwd=work,
+            env={**ENVIRONMENT, **case["env"]},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            looks = 1 if case["kind"] == "sick" else LOOKS
+            reports = []
+            for look in range(looks):
+                if not _rests(job, limit if case["kind"] == "sick" else QUIET):
+                    break
+                report = report_of(folder.with_name(f"{folder.name}-{look}"))
+                dump = [*DISTDOCTOR, "hang-dump", "--pid", str(job.pid), "--output-format", "json", "-o", str(report)]
+                done = subprocess.run(dump, cwd=work, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+                result.exit_code = done.returncode
+                with contextlib.suppress(OSError, ValueError):
+                    reports.append(dict(json.loads(report.read_text())))
+                if job.poll() is not None:  # it ended while it was looked at
+                    return reports[:-1] if case["kind"] == "sick" else reports
+            result.ended = job.poll() is not None
+            return reports
+        finally:
+            _end(job)
+
+
+def _rests(job: subprocess.Popen[bytes], limit: float) -> bool:
+    """Wait until none of its processes has worked for `QUIET` seconds, or until the limit; False when it ends before."""
+    until, rested, worked = time.monotonic() + limit, time.monotonic(), 0.0
+    while time.monotonic() < until:
+        time.sleep(1.0)
+        if job.poll() is not None:
+            return False
+        now = _cpu_seconds(job.pid)
+        if now - worked > 0.05:  # launchers and loaders look around while they wait
+            rested, worked = time.monotonic(), now
+        elif time.monotonic() - rested > QUIET:
+            break
+    return True
+
+
+def _cpu_seconds(pid: int) -> float:
+    total = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total += times.user + times.system
+    return total
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
@@ -226,10 +293,13 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further program is begun")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--attach", action="store_true", help="look from outside at a job that nobody records")
     options = parser.parse_args()
     nothing = {"args": [], "env": {}, "codes": [], "ranks": []}
     cases = [{**nothing, **case} for case in json.loads((options.folder / "manifest.json").read_text())]
     cases = [case for case in cases if not options.kind or case["kind"] in options.kind]
+    if options.attach:
+        cases = [case for case in cases if case["kind"] != "sick" or any(code[:3] == "DD1" for code in case["codes"])]
     cases = [case for case in cases if not options.only or any(case["name"].startswith(o) for o in options.only)]
     print(f"\n{summary(all_results(cases, options))}")
 

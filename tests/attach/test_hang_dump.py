@@ -146,6 +146,18 @@ def test_ranks_in_different_collectives_are_told_apart(jobs: Start) -> None:
     assert roles == {"waits in all_reduce": [0], "waits in barrier": [1]}
 
 
+def test_ranks_that_have_made_different_numbers_of_groups_are_told_apart(jobs: Start) -> None:
+    job = jobs("groups")
+    stand_still()
+
+    found = hang_dump("--pid", str(job.pids[0]), "--json").document["findings"]
+
+    assert [(f["code"], f["ranks"], f["undecided"]) for f in found] == [("DD119", [0, 1], True)]
+    assert found[0]["place"]["line"] == line_of("dist.new_group()  # of all")
+    roles = {place["role"]: place["ranks"] for place in found[0]["places"] if place["ranks"]}
+    assert roles == {"waits in new_group number 1": [0], "waits in new_group number 2": [1]}
+
+
 def test_receives_that_wait_for_each_other_are_a_ring(jobs: Start) -> None:
     job = jobs("cycle")
     stand_still()

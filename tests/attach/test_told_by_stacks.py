@@ -78,7 +78,7 @@ def test_a_send_and_a_receive_that_do_not_meet_are_shown_with_their_tags() -> No
     send = in_collective(0, "send", "train.py:7 step", arguments={"dst": "1", "tag": "7"})
     finding = seen(send, in_collective(1, "recv", "train.py:5 step", arguments={"src": "0", "tag": "8"}))
 
-    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0, 1), POSSIBLE)
+    assert (finding.code, finding.ranks, finding.confidence, finding.undecided) == ("DD113", (0, 1), LIKELY, True)
     assert finding.prescriptions[0].change == (
         "give the send of train.py:7 (tag 7) and the recv of train.py:5 (tag 8) the same tag, group and size"
     )
@@ -97,7 +97,28 @@ def test_a_group_that_one_rank_makes_is_named_by_the_function_that_the_user_call
 def test_two_branches_of_one_condition_are_two_sides_of_a_tie() -> None:
     finding = seen(in_collective(0, "barrier", "train.py:7 step"), in_collective(1, site="train.py:9 step"))
 
-    assert (finding.ranks, finding.confidence) == ((0, 1), POSSIBLE)
+    assert (finding.ranks, finding.confidence, finding.undecided) == ((0, 1), LIKELY, True)
+
+
+def test_a_receiver_and_the_rank_that_it_awaits_are_named_together() -> None:
+    """That the receive stands under a condition on the rank is a role, and no sign of who is wrong."""
+    receives = in_collective(1, "recv", "train.py:5 step", arguments={"src": "2"})
+    finding = seen(in_collective(0, site="train.py:12 step"), receives, in_collective(2, site="train.py:12 step"))
+
+    assert (finding.code, finding.ranks, finding.confidence, finding.undecided) == ("DD113", (1, 2), LIKELY, True)
+
+
+def test_ranks_that_make_groups_of_other_numbers_have_not_made_the_same_ones() -> None:
+    def makes(number: int, name: str) -> RankStacks:
+        named = torch_frame("_new_process_group_helper", group_name=f'"{name}"')
+        return rank(number, named, torch_frame("new_group"), frame("train.py:12 step"))
+
+    finding = seen(makes(0, "2"), makes(1, "2"), makes(2, "1"))
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD119", (2,), LIKELY)
+    assert "rank 2 waits in new_group number 1" in finding.title
+
+    finding = seen(makes(0, "2"), makes(1, "2"))
+    assert (finding.code, finding.title[:26]) == ("DD122", "have all been in new_group")
 
 
 def test_a_state_dict_that_waits_for_the_others_shards_is_no_code_of_its_own() -> None:
@@ -115,7 +136,7 @@ def test_a_state_dict_that_waits_for_the_others_shards_is_no_code_of_its_own() -
 def test_the_condition_around_a_call_is_told_without_an_accusation() -> None:
     finding = seen(in_collective(0, site="train.py:12 step"), in_collective(1, "broadcast", "train.py:14 step"))
 
-    assert (finding.code, finding.ranks, finding.confidence) == ("DD101", (0, 1), POSSIBLE)
+    assert (finding.code, finding.ranks, finding.confidence, finding.undecided) == ("DD101", (0, 1), LIKELY, True)
     assert finding.why.endswith("; most likely they diverged at `if loss < best` (train.py:13)")
     assert ("decides: `if loss < best`", 13) in [(place.role, place.site.line) for place in finding.places]
     assert finding.evidence["cycle"] == [

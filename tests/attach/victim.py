@@ -133,6 +133,11 @@ def train(rank: int) -> None:
             say("ready")
         if MODE == "apart_by_value" and step == 3 and torch.initial_seed() == ODD:  # each rank has a seed of its own
             dist.barrier()
+        if MODE == "groups" and step == 3:
+            if rank == ODD:
+                dist.new_group([ODD])
+                say("ready")
+            dist.new_group()  # of all
         if MODE == "cycle" and step == 3:
             if rank == ODD:
                 say("ready")

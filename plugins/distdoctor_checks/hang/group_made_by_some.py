@@ -11,6 +11,7 @@ How we know      The recordings show which ranks entered new_group, how often an
                  Of two ranks a condition on the rank tells which is odd; without one both are named. Sides that make groups of
                  other members under one number, or a group that its members made alone, are a warning where the job came
                  through. Dumps of a flight recorder hold each rank's own list of members: lists that differ are likely it.
+                 Seen from outside, the number of the group that each rank is about to make is in its stack.
 What to do       Call new_group on every rank, for all groups, in the same order.
 When it is fine  Non-members that have already returned; use_local_synchronization=True, which only members call.
 Source           torch.distributed.new_group: "requires that all processes in the main group enter this function".
@@ -38,7 +39,9 @@ from distdoctor.diagnosis.hang.group_making import (
 from distdoctor.diagnosis.hang.in_dumps import groups_taken_differently
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
+from distdoctor.diagnosis.hang.live.apart import RanksApart
+from distdoctor.diagnosis.hang.live.sides import Sides
+from distdoctor.diagnosis.hang.live.stack_waits import line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, decision_places, have_waited, seconds, table
 from distdoctor.diagnosis.source.deciding import deciding_condition
@@ -82,6 +85,10 @@ def examine(verdict: Verdict | None, apart: RanksApart | None, progress: DeviceP
 def _by_stacks(sides: Sides) -> Finding:
     one = sides.odd[0]
     change = f"call the {one.call} of {line_of(one)} on every rank, members or not, in the same order"
+    if sides.counts_differently:
+        change = (
+            f"call every new_group that comes before {line_of(one)} on all ranks, members or not, in the same order"
+        )
     # It says more than that a call was skipped.
     return replace(sides.finding("new-group-on-every-rank", change), specificity=10)
 

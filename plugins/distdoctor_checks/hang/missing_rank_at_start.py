@@ -7,7 +7,8 @@ Why it hurts     The rendezvous waits for WORLD_SIZE ranks until its timeout (30
 How we know      The recordings show which ranks have entered init_process_group, and no rank has moved for half a minute. Ranks
                  that can never meet are reported after eight seconds: they ask for different world sizes, two ask for the same
                  rank, they ask for more ranks than the launcher has started, or they use different addresses. Where all ranks
-                 are inside, and not for the first time, that is told after half a minute.
+                 are inside, and not for the first time, that is told after half a minute. Seen from outside, a rank whose process
+                 is gone while its launcher lives is missed at once.
 What to do       Start all ranks; check WORLD_SIZE, the node count and the code that runs before init_process_group.
 When it is fine  Ranks whose imports or loading take less than half a minute longer than the others'.
 Source           torch.distributed.init_process_group.

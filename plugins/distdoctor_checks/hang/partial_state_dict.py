@@ -22,7 +22,9 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.decision import led_to_by
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
+from distdoctor.diagnosis.hang.live.apart import RanksApart
+from distdoctor.diagnosis.hang.live.sides import Sides
+from distdoctor.diagnosis.hang.live.stack_waits import line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
@@ -107,8 +109,9 @@ def _alike(question: str) -> Prescription:
 
 def _by_stacks(sides: Sides) -> Iterator[Finding]:
     """A save under a condition on the rank, by the word on its line."""
-    one, guard = sides.odd[0], sides.guard
-    if guard is not None and _IN_STACKS in one.line + one.call:
+    one = sides.odd[0]
+    if sides.guard is not None and _IN_STACKS in one.line + one.call:
+        guard = sides.guard.guard
         change = f"call {line_of(one)} on every rank, before `if {guard.test}:` (line {guard.line}); keep only the writing inside"
         yield sides.finding("state-dict-on-every-rank", change, tipped_by=(_IN_STACKS,))
 

@@ -6,7 +6,9 @@ What it means    A collective that all members of the group must call is inside 
 Why it hurts     The ranks that skip the branch never enter the collective. The others wait for them, or pair with their next
                  collective.
 How we know      The recorded calls diverge at this number. In the source, the line of the odd call, or of the call that the odd
-                 ranks lack, is under a condition on the rank that admits exactly the ranks that made the call.
+                 ranks lack, is under a condition on the rank that admits exactly the ranks that made the call. Seen from outside,
+                 it may stand around any call that led there since the stacks part; where the function calls the same once
+                 more for the other ranks, it is no sign.
 What to do       Move the collective out of the condition.
 When it is fine  A collective on a group that contains exactly the ranks that the condition admits.
 Source           torch.distributed: collectives must be called by all members of the group.
@@ -20,7 +22,9 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
+from distdoctor.diagnosis.hang.live.apart import RanksApart
+from distdoctor.diagnosis.hang.live.sides import Sides
+from distdoctor.diagnosis.hang.live.stack_waits import line_of
 from distdoctor.diagnosis.hang.played import agrees_with_all_at
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
@@ -67,9 +71,10 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
 
 
 def _by_stacks(sides: Sides) -> Finding:
-    one, guard = sides.odd[0], sides.guard
-    assert guard is not None
-    change = f"call the {one.call} of {line_of(one)} on every rank: take it out of `{guard.test}` in line {guard.line}"
+    assert sides.guard is not None
+    one, guard, site = sides.odd[0], sides.guard.guard, sides.guard.site
+    what = f"the {one.call} of {line_of(one)}" if site == one.site else f"what {at(site)} calls"
+    change = f"call {what} on every rank: take it out of `{guard.test}` in line {guard.line}"
     return sides.finding("call-on-every-rank", change)
 
 

@@ -31,6 +31,11 @@ from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place
 from distdoctor.diagnosis.hang.hash_order import HashOrder, hash_order_of, hash_orders
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.live.apart import RanksApart
+from distdoctor.diagnosis.hang.live.sides import KEY
+from distdoctor.diagnosis.hang.live.stack_threads import CrossedThreads, crossed_threads
+from distdoctor.diagnosis.hang.live.stack_waits import line_of
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.program import SWAPPED
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
@@ -49,7 +54,15 @@ from distdoctor.testing import recording
 
 
 @check("DD107", "reordered-collectives", severity=ERROR, family="hang", stalls=Stalls.FOREVER, specificity=70)
-def examine(verdict: Verdict) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, standstill: Stall | None, apart: RanksApart | None) -> Iterator[Finding]:
+    if verdict is None:
+        crossed = crossed_threads(standstill) if standstill is not None else None
+        if crossed is not None:
+            yield _of_seen_threads(crossed, tuple(standstill.standings) if standstill is not None else ())
+        if apart is not None and apart.sides is not None and (loop := apart.sides.set_loop) is not None:
+            change = f"go through sorted({loop.text}) at {at(loop.loop)}"
+            yield apart.sides.of_one_loop("same-order", change, loop)
+        return
     for incident in verdict.of_kind(IncidentKind.DIVERGED, IncidentKind.SWAPPED, IncidentKind.TOGETHER):
         if incident.crossed is not None:
             yield _of_threads(verdict, incident, *incident.crossed)
@@ -88,6 +101,31 @@ def _of_threads(verdict: Verdict, incident: Incident, one: Call, other: Call) ->
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+    )
+
+
+def _of_seen_threads(crossed: CrossedThreads, ranks: tuple[int, ...]) -> Finding:
+    """The same, seen from outside: nobody knows which rank came first with which of them."""
+    main, beside = crossed.main, crossed.thread
+    return Finding(
+        title=f"wait in {beside.call} in a thread and in {main.call} in the main one: nothing orders the two",
+        ranks=ranks,
+        confidence=LIKELY if crossed.one_group else POSSIBLE,
+        place=beside.site,
+        places=(
+            Place(beside.site, (main.rank,), f"{beside.words}, in thread {crossed.name}"),
+            Place(main.site, (main.rank,), f"{main.words}, in the main thread"),
+        ),
+        evidence={"in a thread": f"{beside.call} at {line_of(beside)}", "meanwhile": f"{main.call} at {line_of(main)}"},
+        why="which thread comes first is up to each rank's scheduler, so the ranks pair different calls"
+        + ("" if crossed.one_group else "; whether both are of one group the stacks do not show"),
+        prescriptions=(
+            Prescription(
+                "group-for-the-thread",
+                change=f"make a group for the thread on every rank, and pass it as `group=` at {line_of(beside)}",
+            ),
+        ),
+        explains=(KEY,),
     )
 
 

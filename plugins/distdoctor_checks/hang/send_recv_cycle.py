@@ -18,7 +18,9 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import KEY, RanksApart, line_of
+from distdoctor.diagnosis.hang.live.apart import RanksApart
+from distdoctor.diagnosis.hang.live.sides import KEY
+from distdoctor.diagnosis.hang.live.stack_waits import line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, pairwise, seconds
 from distdoctor.recording.rank_set import named
@@ -47,13 +49,22 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
 
 
 def _by_stacks(apart: RanksApart) -> Finding:
-    """A ring of receives, or of sends, seen in the stacks alone."""
+    """A ring of receives, of sends, or of both, seen in the stacks alone."""
     ring = apart.ring
     standings = [standing for wait in ring for standing in wait.standings]
-    sends = ring[0].op is Op.SEND
+    first, sends = standings[0], ring[0].op is Op.SEND
     edges = [wait.words for wait in ring]
+    title = f"every rank {'sends' if sends else 'receives'} first: a ring of {len(ring)} {first.call}s"
+    change = f"let one side {'receive' if sends else 'send'} first at {line_of(first)}, or use dist.batch_isend_irecv"
+    if len({wait.op for wait in ring}) > 1:
+        sender = next(one for one in standings if one.op is Op.SEND)
+        title = f"wait for each other in a ring of {len(ring)} sends and receives"
+        change = (
+            f"post the send of {line_of(sender)} without waiting for it (isend, wait() later), or after what the rank that is "
+            "to receive it waits for"
+        )
     return Finding(
-        title=f"every rank {'sends' if sends else 'receives'} first: a ring of {len(ring)} {standings[0].call}s",
+        title=title,
         ranks=tuple(sorted(s.rank for s in standings)),
         confidence=apart.stall.confidence(*standings),
         place=standings[0].site,
@@ -63,8 +74,7 @@ def _by_stacks(apart: RanksApart) -> Finding:
         prescriptions=(
             Prescription(
                 "batch-isend-irecv",
-                change=f"let one side {'receive' if sends else 'send'} first at {line_of(standings[0])}, "
-                "or use dist.batch_isend_irecv",
+                change=change,
             ),
         ),
         explains=(KEY,),

@@ -29,7 +29,8 @@ from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
 from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, OutOfStep, call_in, counted, from_line, of_one_group
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import RanksApart, line_of
+from distdoctor.diagnosis.hang.live.apart import RanksApart
+from distdoctor.diagnosis.hang.live.stack_waits import line_of
 from distdoctor.diagnosis.hang.program import ADDED, SKIPPED
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (

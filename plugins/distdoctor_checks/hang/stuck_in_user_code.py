@@ -23,7 +23,7 @@ Source           py-spy dump, /proc/PID/sched, /proc/PID/syscall, /proc/locks, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.derived import derived
@@ -45,7 +45,7 @@ from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, 
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
-from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of
+from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of, of_several
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import decision_places
 from distdoctor.diagnosis.source.call_edits import only_call
@@ -164,6 +164,7 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
         return
     locked_out = _locked_out(standstill)
     yield from _keep_locks(standstill, locked_out)
+    stuck: dict[tuple[object, ...], list[RankActivity]] = {}
     for standing in standstill.of_kind(*OWN_CODE, Activity.COMPUTING):
         alone = len(standstill.standings) > 1 and not any(o.rank != standing.rank for o in standstill.waiting)
         at_start = any(True for _ in standstill.of_kind(Activity.INIT))  # then it is late, which DD118 says
@@ -174,26 +175,36 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
                 yield _at_work(standing, standstill)
             continue
         obstacle = obstacle_of(standing, standstill.stacks, standstill.recording.sources)
-        mine, *others = standstill.places(standing)
-        also = obstacle.also if obstacle is not None else ()
-        yield Finding(
-            title=standstill.since(standing) + (f": {obstacle.words}" if obstacle else ""),
-            ranks=(standing.rank,),
-            confidence=standstill.confidence(standing),
-            place=standing.site,
-            places=(
-                mine,
-                *(Place(site, (standing.rank,), words) for site, words in also),
-                *_kept_lock(standing, standstill),
-                *others,
-                *decision_places(_awaited(standing, standstill), {standing.site}),
-            ),
-            evidence=evidence_of(standing.process) | _children(standing) | (dict(obstacle.facts) if obstacle else {}),
-            why=_why(standing, standstill),
-            prescriptions=(
-                Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(standing, standstill)),
-            ),
-        )
+        stuck.setdefault((standing.site, standing.words, obstacle.words if obstacle else ""), []).append(standing)
+    yield from (_stuck(standings, standstill) for standings in stuck.values())
+
+
+def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
+    """Ranks that stand still at one line of their own code."""
+    first = standings[0]
+    obstacle = obstacle_of(first, standstill.stacks, standstill.recording.sources)
+    mine, *others = standstill.places(*standings)
+    also = obstacle.also if obstacle is not None else ()
+    title = standstill.since(first) if len(standings) == 1 else of_several(standstill.since(first))
+    ranks = tuple(one.rank for one in standings)
+    return Finding(
+        title=title + (f": {obstacle.words}" if obstacle else ""),
+        ranks=ranks,
+        confidence=standstill.confidence(*standings),
+        place=first.site,
+        places=(
+            mine,
+            *(Place(site, ranks, words) for site, words in also),
+            *_kept_lock(first, standstill),
+            *others,
+            *decision_places(_awaited(first, standstill), {first.site}),
+        ),
+        evidence=evidence_of(first.process) | _children(first) | (dict(obstacle.facts) if obstacle else {}),
+        why=_why(first, standstill),
+        prescriptions=(
+            Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(first, standstill)),
+        ),
+    )
 
 
 def _locked_out(standstill: Stall) -> dict[int, int]:

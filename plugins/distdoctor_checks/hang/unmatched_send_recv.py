@@ -25,8 +25,10 @@ from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place,
 from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
-from distdoctor.diagnosis.hang.live.apart import RanksApart, Sides, line_of
+from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.live.rank_activity import RankActivity
+from distdoctor.diagnosis.hang.live.sides import Sides
+from distdoctor.diagnosis.hang.live.stack_waits import line_of
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, full, pairwise, short
 from distdoctor.recording.recording import Call, Recording

@@ -44,12 +44,14 @@ def seen_at_start(standstill: Stall) -> Iterator[Finding]:
 
 def _waited_enough(came: list[RankActivity], late: list[RankActivity], standstill: Stall) -> bool:
     """Whether this is no ordinary start. The store is asked again every few milliseconds, so whoever waits for it is never still:
-    what counts is how long those stand still that are late, or else the age of the processes that came."""
+    what counts is how long those stand still that are late, or else the age of the processes that came. A launcher starts all
+    ranks of a host together: one that has no process by then has had one, and it will not come."""
     patience = standstill.stacks.patience_seconds
     there = [s for s in late if s.process is not None]
     if there:
         return all(standstill.exceeds_patience(s.still_seconds) for s in there)
-    return max(s.process.age_seconds for s in came if s.process is not None) >= patience + STARTING_SECONDS
+    starting = 0.0 if late and standstill.stacks.launcher is not None else STARTING_SECONDS
+    return max(s.process.age_seconds for s in came if s.process is not None) >= patience + starting
 
 
 def _why(late: list[RankActivity], standstill: Stall) -> str:

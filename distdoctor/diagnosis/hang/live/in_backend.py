@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Prescription
+from distdoctor.diagnosis.hang.live.at_start import STARTING_SECONDS
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
+from distdoctor.diagnosis.hang.live.stack_threads import crossed_threads
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
@@ -20,15 +22,17 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
         yield _cut(standstill)
         return
     standings = list(standstill.standings.values())
-    calls = {(s.call, s.site, _numbers(s)) for s in standings}
+    calls = {(s.call, s.site, s.group_number, _numbers(s)) for s in standings}
     together = len(calls) == 1 and all(
-        s.doing in (Activity.COLLECTIVE, Activity.BACKWARD, Activity.HANDLE) for s in standings
+        s.doing in (Activity.COLLECTIVE, Activity.BACKWARD, Activity.HANDLE, Activity.NEW_GROUP) for s in standings
     )
     alone = len(standings) + len(standstill.stacks.elsewhere) < 2
-    if alone or not together or standings[0].op in (Op.SEND, Op.RECV):
+    if alone or not (together or _all_in_init(standstill)) or standings[0].op in (Op.SEND, Op.RECV):
         return
-    if not standstill.exceeds_patience(standstill.waited_seconds):
+    if together and not standstill.exceeds_patience(standstill.waited_seconds):
         return
+    if verdict is None and crossed_threads(standstill) is not None:
+        return  # then the program may well be the cause
     if verdict is not None and any(s.process is not None and s.process.cpu_share > AT_WORK for s in standings):
         return  # a large reduction on a slow link: whoever hangs in the backend does nothing at all
     if verdict is not None and _is_awaited(verdict):
@@ -58,6 +62,17 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
             Prescription("gather-backend-evidence", change="" if counted else _IF_ALL_ARE_THERE),
         ),
     )
+
+
+def _all_in_init(standstill: Stall) -> bool:
+    """Whether every rank is in init_process_group, and has been for longer than a start takes. The store is asked again every few
+    milliseconds, so nobody is still: what counts is that all of them stay at one line, and the age of the processes."""
+    standings = standstill.standings.values()
+    ages = [one.process.age_seconds for one in standings if one.process is not None and one.doing is Activity.INIT]
+    whole = (
+        len(ages) == len(standings) and not standstill.stacks.elsewhere and len({one.site for one in standings}) == 1
+    )
+    return whole and min(ages, default=0.0) >= standstill.stacks.patience_seconds + 2 * STARTING_SECONDS
 
 
 _RECORD = "start it with distdoctor run, which names the first call that differs"

@@ -49,6 +49,11 @@ _NEW_GROUP = frozenset(
         "init_device_mesh",
     }
 )
+_MAKES_GROUP = "_new_process_group_helper"  # is given the name under which the members look for each other
+_MODULES = {
+    "torch/nn/parallel/distributed.py": "DistributedDataParallel",
+    "torch/distributed/fsdp/fully_sharded_data_parallel.py": "FullyShardedDataParallel",
+}
 _LEAVING = frozenset({"destroy_process_group", "_shutdown", "_exit_function"})
 _OPS = {op.word: op for op in Op} | {
     "isend": Op.SEND, "irecv": Op.RECV, "send_object_list": Op.SEND, "recv_object_list": Op.RECV,
@@ -104,6 +109,14 @@ class RankActivity:
         return self.arguments.get("group", "None") != "None"
 
     @property
+    def group_number(self) -> int | None:
+        """Which group it makes, by the running number that is its name; None where it makes none or the name is no number."""
+        thread = telling_thread(self.process) if self.doing is Activity.NEW_GROUP and self.process is not None else None
+        making = thread.inside(_C10D, _MAKES_GROUP) if thread is not None else None
+        name = making.arguments.get("group_name", "").strip("\"'") if making is not None else ""
+        return int(name) if name.isdigit() else None
+
+    @property
     def words(self) -> str:
         """`waits in all_reduce`, `is in time.sleep(600)`."""
         return _WORDS[self.doing](self)
@@ -142,7 +155,7 @@ _WORDS: Mapping[Activity, Callable[[RankActivity], str]] = {
     Activity.BACKWARD: lambda s: "waits inside backward, where gradients are reduced",
     Activity.HANDLE: lambda s: f"waits for a handle: `{s.line.strip()}`",
     Activity.INIT: lambda s: f"waits in {s.call}",
-    Activity.NEW_GROUP: lambda s: f"waits in {s.call}",
+    Activity.NEW_GROUP: lambda s: f"waits in {s.call}" + (f" number {s.group_number}" if s.group_number else ""),
     Activity.LEAVING: lambda s: f"is shutting down ({s.call})",
     Activity.DATA: lambda s: "waits for its DataLoader",
     Activity.CHECKPOINT: lambda s: f"is in {s.call}, a checkpoint",
@@ -164,23 +177,36 @@ def standing_of(seen: RankStacks, sources: Mapping[str, str]) -> RankActivity:
     if thread is None or not thread.frames:
         held = process.is_stopped
         return RankActivity(seen.rank, Activity.STOPPED if held else Activity.UNREADABLE, seen)
+    return activity_of(seen, process, thread, sources)
+
+
+def activity_of(
+    seen: RankStacks, process: ProcessStacks, thread: ThreadStack, sources: Mapping[str, str]
+) -> RankActivity:
+    """What a rank is about, as one of its threads tells, which has frames."""
     user = thread.user_frame
     site = user.site if user else SourceLine()
     line = line_of(sources, site)
     doing, frame = _doing(thread, process, line)
-    if process.is_stopped:
-        doing = Activity.STOPPED
     return RankActivity(
         seen.rank,
-        doing,
+        Activity.STOPPED if process.is_stopped else doing,
         seen,
         site=site,
         inner=thread.frames[0],
-        call=frame.function if frame else "",
+        call=_name_of(frame) if frame else "",
         op=_OPS.get(frame.function) if frame else None,
         arguments=frame.arguments if frame else {},
         line=line,
     )
+
+
+def _name_of(frame: Frame) -> str:
+    """A function of torch as the user calls it: a class by its name."""
+    made = next((name for path, name in _MODULES.items() if frame.path.endswith(path)), "")
+    if frame.function == "_engine_run_backward":
+        return "backward"
+    return made if made and frame.function == "__init__" else frame.function
 
 
 def telling_thread(process: ProcessStacks) -> ThreadStack | None:

@@ -11,6 +11,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.trace.layout import Op
 
 IN_PAIRS = (Op.SEND, Op.RECV)
+Variant = list[RankActivity]  # ranks that wait in one call of one line
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,16 @@ class StackWait:
         return f"{named(self.ranks)} {what} ({line_of(first)}){peer}"
 
 
+def variants_of(waiting: Sequence[RankActivity]) -> tuple[Variant, ...]:
+    """The ranks by what they wait in, the majority first."""
+    found: dict[tuple[object, ...], Variant] = {}
+    for standing in waiting:
+        roots = tuple((k, v) for k, v in sorted(standing.arguments.items()) if k in ("src", "dst") and v.isdigit())
+        key = (standing.call, roots if standing.op not in IN_PAIRS else (), standing.site, standing.group_number)
+        found.setdefault(key, []).append(standing)
+    return tuple(sorted(found.values(), key=lambda variant: (-len(variant), variant[0].rank)))
+
+
 def stack_waits(variants: Iterable[Sequence[RankActivity]]) -> list[StackWait]:
     """The waits of ranks that are in these calls: one of each collective, one of each send and receive."""
     groups = [tuple(variant) for variant in variants]
@@ -53,10 +64,10 @@ def stack_waits(variants: Iterable[Sequence[RankActivity]]) -> list[StackWait]:
 
 
 def ring_of(waits: Sequence[StackWait]) -> tuple[StackWait, ...]:
-    """The first closed chain of waits; () where there is none."""
+    """The first closed chain among these waits; () where there is none."""
     ordered = sorted(waits, key=lambda wait: wait.ranks)
     inside = {rank: at for at, wait in enumerate(ordered) for rank in wait.ranks}
-    needs = {at: [inside[rank] for rank in wait.on] for at, wait in enumerate(ordered)}
+    needs = {at: [inside[rank] for rank in wait.on if rank in inside] for at, wait in enumerate(ordered)}
     ring = next(closed_chains(needs, {at: wait.ranks for at, wait in enumerate(ordered)}), [])
     return tuple(ordered[at] for at in ring)
 

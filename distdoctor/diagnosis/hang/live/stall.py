@@ -209,6 +209,13 @@ def _perfect(verb: re.Match[str]) -> str:
     return {"is": "has been", "waits": "has waited"}[verb[1]]
 
 
+def of_several(words: str) -> str:
+    """`have been at `f.read()` for 43 s`: what was said of one rank, of several."""
+    return _OF_ONE.sub(lambda verb: {"has": "have", "is": "are", "waits": "wait"}[verb[1]], words, count=1)
+
+
+_OF_ONE = re.compile(r"^(has|is|waits)\b")
+
 STATES = {
     "R": "running",
     "S": "sleeping",
