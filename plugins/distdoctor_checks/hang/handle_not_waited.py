@@ -18,12 +18,13 @@ Source           torch.distributed, "Synchronous and asynchronous collective ope
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.played import comes_through_waiting
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.source.statement_edits import waited_for
 from distdoctor.recording.rank_set import named
@@ -57,7 +58,7 @@ def examine(calls: Collectives) -> Iterator[Finding]:
             _collect(log, lines, backends)
     for site, line in lines.items():
         if site and line.is_habit and line.first is not None:
-            yield _finding(site, line, line.first, calls.recording.sources)
+            yield _finding(site, line, line.first, calls)
 
 
 def _failed(log: RankTrace, recording: Recording) -> bool:
@@ -83,7 +84,8 @@ def _collect(log: RankTrace, lines: dict[SourceLine, Line], backends: dict[str, 
                 line.synchronised_elsewhere = "nccl" in backends.get(line.first.group, "")
 
 
-def _finding(site: SourceLine, line: Line, first: Call, sources: Mapping[str, str]) -> Finding:
+def _finding(site: SourceLine, line: Line, first: Call, calls: Collectives) -> Finding:
+    edits = waited_for(calls.recording.sources, site, first.op.word) if comes_through_waiting(calls, site) else ()
     ranks, count = tuple(sorted(line.dropped)), sum(line.dropped.values())
     waited = f"; {line.asked} other handles of this line were waited for" if line.asked else ""
     return Finding(
@@ -98,7 +100,7 @@ def _finding(site: SourceLine, line: Line, first: Call, sources: Mapping[str, st
             Prescription(
                 "wait-for-the-handle",
                 change=f"keep the handle that {first.op.word} at {at(site)} returns; call .wait() on it before using the tensor",
-                edits=waited_for(sources, site, first.op.word),
+                edits=edits,
             ),
         ),
     )

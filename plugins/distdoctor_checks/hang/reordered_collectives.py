@@ -36,6 +36,7 @@ from distdoctor.diagnosis.hang.live.sides import KEY
 from distdoctor.diagnosis.hang.live.stack_threads import CrossedThreads, crossed_threads
 from distdoctor.diagnosis.hang.live.stack_waits import line_of
 from distdoctor.diagnosis.hang.live.stall import Stall
+from distdoctor.diagnosis.hang.played import agrees_without
 from distdoctor.diagnosis.hang.program import SWAPPED
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
@@ -189,7 +190,11 @@ def _apart_by_hash(verdict: Verdict, incident: Incident, order: HashOrder) -> Fi
         why="Python hashes texts differently in each of these processes, so their sets have different orders; "
         + "; ".join(f"{named(variant.ranks)}: {full(variant.call)}" for variant in parted.variants[:4]),
         prescriptions=(
-            Prescription("same-order", change=f"go through sorted({loop.text}) at {at(loop.loop)}", edits=loop.edits),
+            Prescription(
+                "same-order",
+                change=f"go through sorted({loop.text}) at {at(loop.loop)}",
+                edits=loop.edits if agrees_without(parted.group, order.call.site) else (),
+            ),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),

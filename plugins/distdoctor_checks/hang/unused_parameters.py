@@ -23,6 +23,7 @@ from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescrip
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.played import agrees_without_reductions
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site, of_variants
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
@@ -140,7 +141,7 @@ def _cure(verdict: Verdict, branch: SourceLine, names: tuple[str, ...]) -> Presc
     logs = verdict.recording.ranks.values()
     wrapped = {event.site for log in logs for event in log.noted(Wrapped) if not event.searches_unused}
     unused = bool(branch) or are_never_called(verdict.recording.sources, names)
-    if not unused or len(wrapped) != 1:
+    if not unused or len(wrapped) != 1 or not agrees_without_reductions(verdict.facts):
         return Prescription("find-unused-parameters")
     edits = wrapper_told(verdict.recording.sources, wrapped.pop(), "find_unused_parameters", "True")
     return Prescription("find-unused-parameters", edits=edits)
