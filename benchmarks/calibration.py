@@ -1,7 +1,7 @@
 """How often distdoctor is right, by how sure it says it is, on programs whose illness is known.
 
     python benchmarks/calibration.py FOLDER [--only NAME ...] [--kind sick fixed healthy] [--limit 90] [--save results.jsonl]
-        [--at-once 2] [--budget 300] [--keep RUNS] [--attach]
+        [--at-once 2] [--budget 300] [--keep RUNS] [--attach] [--by check-grads]
 
 FOLDER holds programs and a `manifest.json`, a list of
     {"name", "file", "nproc", "args", "env", "launcher": "torchrun" | "python", "kind": "sick" | "fixed" | "healthy",
@@ -99,9 +99,9 @@ def lines_of(finding: dict[str, Any]) -> set[int]:
     return {place["line"] for place in (finding["place"], *finding["places"]) if place and place.get("line")}
 
 
-def command_of(case: dict[str, Any], folder: Path) -> list[str]:
-    """`distdoctor run` for this program, into this run folder."""
-    options = ["run", "--on-hang", "abort", "--output-format", "json", "-o", str(report_of(folder))]
+def command_of(case: dict[str, Any], folder: Path, by: str = "run") -> list[str]:
+    """`distdoctor run` for this program, or another of the commands that launch one, into this run folder."""
+    options = [by, "--on-hang", "abort", "--output-format", "json", "-o", str(report_of(folder))]
     options += ["--run-dir", str(folder)]
     if case.get("hang_after"):
         options += ["--hang-after", str(case["hang_after"])]
@@ -130,7 +130,8 @@ def run(case: dict[str, Any], options: argparse.Namespace) -> Result:
             if options.attach:
                 reports += _looked_at({**case, **part}, work, folder, limit, result)
                 continue
-            done = _finished({**case, **part, "hang_after": hang_after}, work, folder, limit, result)
+            this = {**case, **part, "hang_after": hang_after, "by": options.by}
+            done = _finished(this, work, folder, limit, result)
             if done is not None:
                 reports.append(done)
     result.seconds = round(time.monotonic() - since, 1)
@@ -142,7 +143,7 @@ def _finished(case: dict[str, Any], work: Path, folder: Path, limit: float, resu
     log = work.parent / "output.txt"
     with log.open("w") as output:
         job = subprocess.Popen(
-            command_of(case, folder),
+            command_of(case, folder, case["by"]),
             cwd=work,
             env={**ENVIRONMENT, **case["env"]},
             stdin=subprocess.PIPE,
@@ -293,6 +294,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no further program is begun")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--by", default="run", choices=["run", "check-grads", "check-data"])
     parser.add_argument("--attach", action="store_true", help="look from outside at a job that nobody records")
     options = parser.parse_args()
     nothing = {"args": [], "env": {}, "codes": [], "ranks": []}
