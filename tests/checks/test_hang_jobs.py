@@ -121,6 +121,15 @@ def test_handles_that_nobody_waits_for_are_reported_after_a_job_that_ended_in_or
     assert finding.evidence["dropped"] == {0: 3, 1: 3}
 
 
+def test_a_buffer_that_is_written_to_while_it_is_sent_is_told_and_slots_of_one_buffer_are_not() -> None:
+    (finding,) = diagnosed(watched(hang_jobs.overwrites_what_it_sends, seconds=60)).findings
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD120", (0,), "likely")
+    assert finding.place.line == line("sent = dist.isend(buffer, dst=1)  # still read")
+    assert finding.evidence["changed"] == {0: 4}
+    assert not diagnosed(watched(hang_jobs.sends_from_slices, seconds=60)).findings
+
+
 def test_messages_that_nobody_received_are_told_of_a_job_that_ended_in_order() -> None:
     (finding,) = diagnosed(watched(hang_jobs.sends_too_often, seconds=60)).findings
 

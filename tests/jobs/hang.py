@@ -431,6 +431,42 @@ def drops_handles(rank: int) -> None:
     dist.barrier()
 
 
+def overwrites_what_it_sends(rank: int) -> None:
+    """The next activation goes into the buffer from which the last one is still sent."""
+    buffer = torch.zeros(1024)
+    for step in range(4):
+        if rank == 0:
+            buffer.fill_(step + 1)
+            sent = dist.isend(buffer, dst=1)  # still read
+            buffer.mul_(2)
+            sent.wait()  # type: ignore[union-attr]
+        else:
+            dist.recv(buffer, src=0)
+    dist.barrier()
+
+
+def sends_from_slices(rank: int) -> None:
+    """One buffer of several slots: while one is on its way the others are filled, and what was waited for is written again."""
+    slots = torch.zeros(4, 1024)
+    under_way: list[Any] = []
+    for step in range(12):
+        slot = slots[step % 4]
+        if rank == 1:
+            dist.recv(slot, src=0)
+            continue
+        if len(under_way) == 4:
+            under_way.pop(0).wait()
+        slot.fill_(step)
+        under_way.append(dist.isend(slot, dst=1))
+    for sent in under_way:
+        sent.wait()
+    gathered, mine = torch.zeros(16), torch.ones(8)
+    handle = dist.all_gather_into_tensor(gathered, mine, async_op=True)
+    handle.wait()  # type: ignore[union-attr]
+    mine.zero_()
+    dist.barrier()
+
+
 def healthy(rank: int) -> None:
     """Much of what looks sick and is not."""
     trainer = Trainer(rank)

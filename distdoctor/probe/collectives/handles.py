@@ -1,4 +1,5 @@
-"""What becomes of the handles that asynchronous collectives give: waited for, looked at, or dropped as they are.
+"""What becomes of the handles that asynchronous collectives give: waited for, looked at, or dropped as they are; and whether
+what is on its way was changed before anybody asked.
 
 Only handles that the user's own line gets back are followed; what a library does with its own is its business. The handle is
 held by a weak reference, so it dies when the user lets go of it, and that is what is noted. Programs without handles do not pay
@@ -13,21 +14,29 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import hand_on
+from distdoctor.probe.tensors.digests import is_readable
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import CALL, CallFlag
 
-# Methods of a process group through which torch's own Python functions issue an operation and get the handle back. No `send`: its
-# result is on the other rank; no `barrier`: it has none.
+# Methods of a process group through which torch's own Python functions issue an operation and get the handle back. No `barrier`:
+# it has no result.
 ISSUING = (
     "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "allgather_coalesced", "_allgather_base",
     "allgather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
-    "alltoall", "alltoall_base", "gather", "scatter", "recv", "recv_anysource",
+    "alltoall", "alltoall_base", "gather", "scatter", "recv", "recv_anysource", "send",
 )  # fmt: skip
+SENDING = "send"  # its result is on the other rank: nobody has to wait for it to read one
+# Which argument of these is only read: what stands there is the user's until the operation is over.
+READ = {
+    SENDING: 0, "allgather": 1, "_allgather_base": 1, "reduce_scatter": 1, "_reduce_scatter_base": 1, "alltoall": 1,
+    "alltoall_base": 1, "gather": 1, "scatter": 1,
+}  # fmt: skip
 LOOKING = (
     "is_completed",
     "get_future",
@@ -40,9 +49,12 @@ LOOKING = (
 _WAITED = CALL.offsets["waited_ns"]
 _FLAGS = CALL.offsets["flags"]
 _DROPPED = int(CallFlag.DROPPED)
+_CHANGED = int(CallFlag.CHANGED)
 _LONGEST_SOURCE = 1 << 20  # bytes
 _LOOKS = 3  # at the imported modules: when the first groups are made
 _FILES = 200  # read at most: where they lie on a slow disk, a rank must not wait for a whole repository
+_WATCHED = 4  # tensors of one operation that are looked at again
+_SPOTS = 64  # elements of each
 _MOST = 10_000  # handles followed at a time; a program that keeps more of them alive is not followed any further
 
 
@@ -63,7 +75,39 @@ def _mentions_handles(path: str) -> bool:
     except OSError as error:
         hand_on(error)
         return False
-    return any(word in source for word in (b"async_op", b"irecv"))
+    return any(word in source for word in (b"async_op", b"irecv", b"isend"))
+
+
+class OnTheWay:
+    """A tensor that an operation reads: as it was when the operation was issued."""
+
+    __slots__ = ("_spots", "_tensor", "_version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = weakref.ref(tensor)
+        self._version = tensor._version
+        self._spots = _spots(tensor)
+
+    def is_changed(self) -> bool:
+        """Whether elements of it have other values now. Views of one buffer share their version, so that alone says nothing."""
+        tensor = self._tensor()
+        return tensor is not None and tensor._version != self._version and _spots(tensor) != self._spots
+
+
+def on_the_way(given: Any) -> Iterator[OnTheWay]:
+    """What can be compared later of the tensors that an operation is given to read: a few, plain ones on the CPU."""
+    for tensor in given[:_WATCHED] if isinstance(given, list) else (given,):
+        if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            continue
+        if not tensor.is_inference() and tensor.numel() and tensor.is_contiguous() and is_readable(tensor):
+            yield OnTheWay(tensor)
+
+
+def _spots(tensor: torch.Tensor) -> bytes:
+    """The bytes of elements spread over a tensor: of all of a small one."""
+    flat = tensor.detach().view(-1)
+    every = max(1, flat.numel() // _SPOTS)
+    return flat[every // 2 :: every].contiguous().view(torch.uint8).numpy().tobytes()
 
 
 class Handles:
@@ -71,7 +115,7 @@ class Handles:
 
     def __init__(self, rank: Rank, trace: TraceWriter) -> None:
         self.rank, self.trace = rank, trace
-        self._open: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._open: dict[int, tuple[weakref.ref[Any], int, bool, tuple[OnTheWay, ...]]] = {}
         self._laid = False
         self._looks = 0
         self._read: set[str] = set()  # the user's files
@@ -102,36 +146,42 @@ class Handles:
         for name in LOOKING:
             wrappers.lay(dist.Work, name, self.wrap_look)
 
-    def follow(self, work: Any, call: int) -> None:
-        """From now on note what becomes of the handle of this call."""
+    def follow(self, work: Any, call: int, name: str, args: tuple[Any, ...]) -> None:
+        """From now on note what becomes of the handle of this call, and of what it reads."""
         if len(self._open) >= _MOST:
             return
-        key = id(work)
+        key, has_result = id(work), name != SENDING
+        at = READ.get(name, len(args))
+        read = tuple(on_the_way(args[at])) if at < len(args) else ()
 
         def died(dead: weakref.ref[Any]) -> None:
             known = self._open.get(key)
             if known is None or known[0] is not dead:
                 return
             del self._open[key]
-            self.trace.calls.mark(call, _FLAGS, _DROPPED)
+            if has_result:
+                self.trace.calls.mark(call, _FLAGS, _DROPPED)
 
-        self._open[key] = weakref.ref(work, self.rank.guarded(died)), call
+        self._open[key] = weakref.ref(work, self.rank.guarded(died)), call, has_result, read
 
     def asked(self, work: Any) -> None:
         """Somebody has waited for the handle, or looked whether it is done."""
         known = self._open.pop(id(work), None)
         if known is not None:
             self.trace.calls.patch(known[1], _WAITED, time.monotonic_ns())
+            if any(one.is_changed() for one in known[3]):
+                self.trace.calls.mark(known[1], _FLAGS, _CHANGED)
 
     def end(self) -> None:
         """The interpreter goes down: nobody will wait for what is still open."""
         while self._open:
-            _, (_, call) = self._open.popitem()
-            self.trace.calls.mark(call, _FLAGS, _DROPPED)
+            _, (_, call, has_result, _) = self._open.popitem()
+            if has_result:
+                self.trace.calls.mark(call, _FLAGS, _DROPPED)
 
     def wrap_issue(self, original: Any) -> Any:
         """A process group's method that hands its handle to `follow` when the user's line is going to get it."""
-        here, follow = self.rank.here, self.rank.guarded(self.follow)
+        here, follow, name = self.rank.here, self.rank.guarded(self.follow), getattr(original, "__name__", "")
 
         def issue(group: Any, *args: Any, **kwargs: Any) -> Any:
             outer, here.handed = here.handed, 0  # not 0 where a signal handler issues this in the middle of another
@@ -140,7 +190,7 @@ class Handles:
             finally:
                 mine, here.handed = here.handed, outer
             if mine and work is not None:
-                follow(work, mine)
+                follow(work, mine, name, args)
             return work
 
         return issue

@@ -596,6 +596,7 @@ class CallFlag(IntFlag):
     BY_LIBRARY = 32  # no frame of the user's own source on the stack
     DROPPED = 64  # the handle that the user's line got back was let go without anybody asking it
     ON_DEVICE = 256  # of tensors on a CUDA device
+    CHANGED = 512  # what it only reads had other values when its handle was first asked than when it was issued
 
 
 # What the samples of a data set may draw their augmentation from: bit n of a worker's word is entry n.

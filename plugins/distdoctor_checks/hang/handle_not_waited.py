@@ -1,14 +1,15 @@
 """
-DD120 handle-not-waited: an async collective's handle is dropped, and its result is used before it has arrived.
+DD120 handle-not-waited: an async call is not waited for before its result is used, or before what it sends is changed.
 
 What it means    dist.all_reduce(x, async_op=True) returns before x is reduced; only handle.wait() tells when it is. Here the
-                 handle was dropped without wait().
+                 handle was dropped without wait(), or the tensor of an isend was written to before anybody waited.
 Why it hurts     No error, no hang: code that reads x sees it partly reduced or not reduced at all, differently in each run.
                  Code that changes x too early changes what the other ranks receive.
 How we know      The probe follows each handle that a line of the user's code receives (from the second handle on, if no module
                  of the program mentions async_op or irecv). The handle was freed before anyone called wait, is_completed,
                  get_future or synchronize on it. A line is reported if none of its handles was ever waited for, or if it
-                 dropped more than one.
+                 dropped more than one. Of what an operation only reads (on the CPU), elements are compared between its issue
+                 and the first time that its handle is asked.
 What to do       Keep the handle and call wait() before reading or writing the tensor again, or omit async_op.
 When it is fine  Handles that libraries keep to themselves; sends; barriers; a loop's last, unused prefetch; a rank that ended
                  with an exception. With NCCL, torch.cuda.synchronize() also waits, so the confidence is only "possible" there.
@@ -41,6 +42,8 @@ class Line:
     dropped: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     asked: int = 0
     first: Call | None = None
+    changed: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # of what was on its way, on each rank
+    first_changed: Call | None = None
     synchronised_elsewhere: bool = False  # a device's stream can be waited for without the handle
 
     @property
@@ -59,6 +62,8 @@ def examine(calls: Collectives) -> Iterator[Finding]:
     for site, line in lines.items():
         if site and line.is_habit and line.first is not None:
             yield _finding(site, line, line.first, calls)
+        if site and line.first_changed is not None:
+            yield _changed(site, line, line.first_changed)
 
 
 def _failed(log: RankTrace, recording: Recording) -> bool:
@@ -72,11 +77,15 @@ def _collect(log: RankTrace, lines: dict[SourceLine, Line], backends: dict[str, 
     rows = log.calls[(log.calls["flags"] & CallFlag.ASYNC) != 0]
     asked = (rows["waited_ns"] != 0).tolist()
     dropped = ((rows["flags"] & CallFlag.DROPPED) != 0).tolist()
-    for row, was_asked, was_dropped in zip(rows, asked, dropped, strict=True):
+    changed = ((rows["flags"] & CallFlag.CHANGED) != 0).tolist()
+    for row, was_asked, was_dropped, was_changed in zip(rows, asked, dropped, changed, strict=True):
         if not (was_asked or was_dropped):
             continue
         line = lines[log.site(row["site"])]
         line.asked += was_asked
+        if was_changed:
+            line.changed[log.rank] += 1
+            line.first_changed = line.first_changed or log.call(row)
         if was_dropped:
             line.dropped[log.rank] += 1
             if line.first is None:
@@ -101,6 +110,28 @@ def _finding(site: SourceLine, line: Line, first: Call, calls: Collectives) -> F
                 "wait-for-the-handle",
                 change=f"keep the handle that {first.op.word} at {at(site)} returns; call .wait() on it before using the tensor",
                 edits=edits,
+            ),
+        ),
+    )
+
+
+def _changed(site: SourceLine, line: Line, first: Call) -> Finding:
+    ranks, count = tuple(sorted(line.changed)), sum(line.changed.values())
+    word = first.op.word
+    return Finding(
+        title=f"{named(ranks)} wrote to the tensor that {word} was still reading, before waiting for it, {count} times",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=site,
+        places=(Place(site, ranks, f"{word} {first.shape}, not yet waited for"),),
+        evidence={"changed": dict(sorted(line.changed.items())), "waited_for": line.asked, "first": first.words},
+        why="elements had other values when its handle was first asked than when the call was issued: what arrives depends on "
+        "how far the transfer had come",
+        prescriptions=(
+            Prescription(
+                "wait-for-the-handle",
+                change=f"call .wait() on the handle of {word} at {at(site)} before writing to its tensor, or give it a copy "
+                "(x.clone())",
             ),
         ),
     )
