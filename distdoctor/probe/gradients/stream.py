@@ -111,6 +111,7 @@ class GradientsStream:
             tracked = self._tracked[optimizer] = Tracked(self._numbered, self.every if context.deep else 0)
         context.write_what_is_ready()
         tracked.begun = False
+        tracked.notice_stage(optimizer)
         wanted = tracked.wants(tracked.step + 1) or self.origins.looks_wanted > 0
         tracked.looking = wanted and self._may_look()
         if tracked.looking:

@@ -6,6 +6,8 @@ import math
 import time
 from typing import Any
 
+from torch.optim import Optimizer
+
 from distdoctor.probe.gradients.buffers import Buffers
 from distdoctor.probe.gradients.copies import Copies
 from distdoctor.probe.gradients.inventory import Inventory
@@ -16,6 +18,9 @@ SHARE = 0.003  # of a step; the rest of the promise (0.01) belongs to the stream
 FIRST_STEPS = 4  # are looked at, whatever it costs: most illnesses are there from the start
 FREE_SECONDS = 0.2  # of looking, once, before the share counts: short jobs and tests are looked at whole
 LONGEST = 4096  # steps between two looks
+MOST_PATTERNS = (
+    4  # of which parameters have a gradient: a model that changes them all the time is looked at as others are
+)
 
 
 class Tracked:
@@ -51,6 +56,8 @@ class Tracked:
         self.spent_in_all = 0.0
         self.counted = (0, 0, 0)  # backwards, synced, unsynced: totals when it stepped last
         self.written: tuple[Any, ...] = ()
+        self._patterns: set[tuple[bool, ...]] = set()
+        self._anew = 0  # the last step of those that are looked at because other parameters have gradients now
 
     @property
     def accumulated(self) -> bool:
@@ -64,7 +71,25 @@ class Tracked:
             self.spots.accumulated = False
 
     def wants(self, step: int) -> bool:
-        return step % self.interval == 0 or (not self.fixed and step <= FIRST_STEPS)
+        """Whether a step is looked at: one in an interval, and whatever looks cost the first ones, those whose number is a power
+        of two (a job of a million steps has twenty), and the first ones of a new stage."""
+        if step % self.interval == 0:
+            return True
+        return not self.fixed and (step <= FIRST_STEPS or not step & (step - 1) or step <= self._anew)
+
+    def notice_stage(self, optimizer: Optimizer) -> None:
+        """Look again from here on where parameters have gradients that had none, or the other way round: a few of each group
+        tell. Layers that are unfrozen, or come to the optimizer, are a start of their own."""
+        pattern: list[bool] = []
+        for group in optimizer.param_groups[:4]:
+            held = group["params"]
+            pattern += [held[at].grad is not None for at in {0, len(held) // 2, len(held) - 1} if at < len(held)]
+        key = tuple(pattern)
+        if key in self._patterns or len(self._patterns) >= MOST_PATTERNS:
+            return
+        if self._patterns:
+            self._anew = self.step + FIRST_STEPS
+        self._patterns.add(key)
 
     def paced(self) -> None:
         """A step is over: learn how long steps work. Where others take the CPU a look takes longer too, so waits do not count."""

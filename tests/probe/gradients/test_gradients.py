@@ -194,7 +194,25 @@ def test_ranks_with_different_intervals_look_at_common_steps() -> None:
     steps = range(1, 200)
 
     assert {step for step in steps if slow.wants(step)} <= {step for step in steps if fast.wants(step)}
-    assert [step for step in steps if slow.wants(step)][:6] == [1, 2, 3, 4, 16, 32]
+    assert [step for step in steps if slow.wants(step)][:6] == [1, 2, 3, 4, 8, 16]
+
+
+def test_a_new_stage_is_looked_at_like_a_start() -> None:
+    """Layers that are unfrozen in the middle of a training, whatever the looks have cost until then."""
+    body, head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    tracked = Tracked(1, 0)
+    tracked.interval = LONGEST
+    looked_at = []
+    for step in range(1, 60):
+        body.requires_grad_(step >= 40)
+        optimizer.zero_grad()
+        head(body(torch.ones(3, 4))).sum().backward()
+        tracked.notice_stage(optimizer)
+        if tracked.wants(step):
+            looked_at.append(step)
+        tracked.step = step
+    assert looked_at == [1, 2, 3, 4, 8, 16, 32, 40, 41, 42, 43]
 
 
 def test_a_trace_has_the_sections_only_where_the_stream_is_asked_for() -> None:
