@@ -35,6 +35,13 @@ def main(rank, metric):
     report(rank, metric)
     dist.all_reduce(x)
     synchronise(metric)
+
+def settle(rank, edges):
+    for edge in [rank, (rank - 1) % 3]:
+        dist.all_reduce(x, group=edges[edge])
+
+def average(group):
+    dist.all_reduce(x, group=group)
 """
 
 
@@ -76,6 +83,16 @@ def test_a_loop_over_a_set_explains_other_roots_in_one_line() -> None:
 
     assert (finding.code, finding.ranks) == ("DD107", (0, 1, 2))
     assert finding.prescriptions[0].change == "go through sorted(set(tensors)) at train.py:16"
+
+
+def test_groups_that_each_rank_takes_in_an_order_of_its_own_are_possible_and_others_are_left_open() -> None:
+    def in_group(site: str) -> list[RankStacks]:
+        return [in_collective(one, site=site, arguments={"group": f"<ProcessGroup at {one}>"}) for one in range(3)]
+
+    finding = seen(*in_group("train.py:26 settle"))
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD108", (0, 1, 2), POSSIBLE)
+    assert finding.prescriptions[0].change == "use the groups in the same order on every rank (train.py:25)"
+    assert seen(*in_group("train.py:29 average")).code == "DD122"
 
 
 def test_two_threads_in_collectives_of_one_group_are_ordered_by_nothing() -> None:

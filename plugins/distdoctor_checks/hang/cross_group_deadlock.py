@@ -4,7 +4,8 @@ DD108 cross-group-deadlock: ranks wait for each other in a cycle through two or 
 What it means    Each of these ranks waits in a collective of one group for a rank that waits in a collective of another group.
 Why it hurts     No rank can ever proceed. Each call is correct on its own, so no backend can report the problem.
 How we know      Every rank in the cycle was seen inside a blocking call and has not issued the call that its predecessor waits
-                 for. This proves the deadlock at once, without a timeout, no matter when each rank was read.
+                 for. This proves the deadlock at once, without a timeout, no matter when each rank was read. Seen from outside
+                 it is possible, where all ranks are in one line whose group the source chooses by something of the rank.
 What to do       Use the groups in the same order on every rank.
 When it is fine  Calls from several threads: a rank counts as stuck only when all of its threads that use the group are stuck.
 Source           torch.distributed, "multiple process groups": collectives of several groups need one global order.
@@ -15,21 +16,50 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.live.in_backend import group_order
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
-from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, short
+from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, decision_places, short
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
 
 @check("DD108", "cross-group-deadlock", severity=ERROR, family="hang", stalls=Stalls.FOREVER)
-def examine(verdict: Verdict) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, standstill: Stall | None) -> Iterator[Finding]:
+    if verdict is None:
+        decision = group_order(standstill) if standstill is not None else None
+        if standstill is not None and decision is not None:
+            yield _by_stacks(standstill, decision)
+        return
     for incident in verdict.of_kind(IncidentKind.RING):
         yield _finding(verdict, incident)
+
+
+def _by_stacks(standstill: Stall, decision: Decision) -> Finding:
+    """All ranks in one line, for groups of which the stacks do not show which they are."""
+    standings = list(standstill.standings.values())
+    first = standings[0]
+    cause = decision.way[-1] if decision.way else (decision.site, decision.test)
+    return Finding(
+        title=f"have all been in {first.call} of some group{standstill.how_long(first)}: each takes its groups in an order of "
+        "its own",
+        ranks=tuple(one.rank for one in standings),
+        confidence=POSSIBLE,
+        place=first.site,
+        places=(*standstill.places(), *decision_places(decision, {first.site})),
+        evidence={"operation": first.call, "waited seconds": standstill.waited_seconds},
+        why=f"no rank is missing; the group that {at(first.site)} is given depends on `{cause[1]}` ({at(cause[0])}), and ranks "
+        "that take two groups in different orders wait for each other (distdoctor run proves it)",
+        prescriptions=(
+            Prescription("same-order", change=f"use the groups in the same order on every rank ({at(cause[0])})"),
+        ),
+    )
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

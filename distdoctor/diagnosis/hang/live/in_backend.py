@@ -10,6 +10,8 @@ from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.stack_threads import crossed_threads
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
+from distdoctor.diagnosis.source.deciding_value import GROUP, deciding_value
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.trace.layout import Op
 
@@ -31,7 +33,7 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
         return
     if together and not standstill.exceeds_patience(standstill.waited_seconds):
         return
-    if verdict is None and crossed_threads(standstill) is not None:
+    if verdict is None and (crossed_threads(standstill) or group_order(standstill)):
         return  # then the program may well be the cause
     if verdict is not None and any(s.process is not None and s.process.cpu_share > AT_WORK for s in standings):
         return  # a large reduction on a slow link: whoever hangs in the backend does nothing at all
@@ -62,6 +64,20 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
             Prescription("gather-backend-evidence", change="" if counted else _IF_ALL_ARE_THERE),
         ),
     )
+
+
+def group_order(standstill: Stall) -> Decision | None:
+    """Of ranks that all wait in one call of one line, which is given a group: what in the source makes the order of the groups
+    differ between ranks; None where nothing does, or somebody is missing."""
+    standings = list(standstill.standings.values())
+    calls = {(s.call, s.site) for s in standings if s.doing is Activity.COLLECTIVE and s.names_a_group}
+    whole = len(standings) > 1 and len(calls) == 1 and all(s.names_a_group for s in standings)
+    if not whole or standstill.stacks.elsewhere or not standstill.exceeds_patience(standstill.waited_seconds):
+        return None
+    try:
+        return deciding_value(standstill.recording.sources, standings[0].site, GROUP)
+    except RecursionError:  # generated code
+        return None
 
 
 def _all_in_init(standstill: Stall) -> bool:
