@@ -106,15 +106,16 @@ class Exchange:
             elif self._got.get(host, ("",))[0] != state:
                 self._fetch(host, state)
 
-    def part(self, until: float) -> None:
-        """Stay until everybody has what he came for: the store may live in this process. Of many hosts only whose it is stays."""
+    def part(self, until: float, missed: Callable[[], int] = lambda: 0) -> None:
+        """Stay until everybody has what he came for: the store may live in this process. Of many hosts only whose it is stays.
+        `missed()` is how many hosts do not come any more."""
         hosts = self._rendezvous.hosts
         self.ask(lambda store: store.add(self.key("gone"), 1))
         if self.one_judges and not is_ours(self._rendezvous.store):
             return
         while time.monotonic() < until:
             gone = self.ask(lambda store: store.add(self.key("gone"), 0))
-            if gone is None or gone >= hosts:
+            if gone is None or gone >= hosts - missed():
                 return
             time.sleep(self.pause)
 
