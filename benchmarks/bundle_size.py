@@ -48,12 +48,14 @@ def measure(name: str, recording: Recording) -> None:
     data = pack(recording)
     packed = time.process_time()
     unpack(data, name)
+    beside = len(pack(recording, {}))
     seconds = f"{packed - began:.2f} / {time.process_time() - packed:.2f} s"
     largest = ", ".join(
         f"{section} {size / ranks:.0f}" for section, size in bytes_of_sections(data).most_common(LARGEST)
     )
     print(
-        f"{name:40} {ranks:3} ranks {len(data) / ranks:6.0f} B a rank, packed / unpacked in {seconds}: {largest}",
+        f"{name:24} {ranks:3} ranks {len(data) / ranks:5.0f} B a rank, {beside / ranks:5.0f} where other hosts have the "
+        f"alike parts; packed / unpacked in {seconds}: {largest}",
         flush=True,
     )
 

@@ -4,21 +4,23 @@ host 0 takes to have everything and to judge it, and what every other host takes
     python benchmarks/exchange_scale.py [--hosts 64 256 1280] [--recorded FOLDER] [--bytes-only]
 
 The bundles are those of a real training of eight ranks (`distdoctor run --strategy ddp`; FOLDER is one that was recorded before),
-under the numbers of each host's ranks. All but host 0 have given theirs when it begins to take them, on a connection of its own.
-Up to 32 hosts all do the same as host 0: the store hands out their bundles once for each host. With `--bytes-only` all give
-the bundle of host 1, which is received and not unpacked: for more ranks than the memory of one machine holds.
+under the numbers of each host's ranks; what replicas hold is the same on all. All but host 0 have given theirs, each after the
+other and by one connection, when it begins to take them in a process of its own. Up to 32 hosts all do the same as host 0: the
+store hands out their bundles once for each host. With `--bytes-only` all give the bundle of host 1, which is received and not
+unpacked: for more ranks than the memory of one machine holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +42,10 @@ from distdoctor.recording.trace.run_folder import read_run
 RANKS_OF_A_HOST = 8
 
 
-def real_host() -> Recording:
+def record(folder: Path) -> None:
     """Eight ranks of a healthy training."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["run", "--strategy", "ddp", "--nproc", str(RANKS_OF_A_HOST), "--run-dir", f"{folder}/run"]
-        subprocess.run([sys.executable, "-m", "distdoctor", *command], cwd=folder, check=True, capture_output=True)
-        return read_run(Path(folder) / "run")
+    command = ["run", "--strategy", "ddp", "--nproc", str(RANKS_OF_A_HOST), "--run-dir", str(folder)]
+    subprocess.run([sys.executable, "-m", "distdoctor", *command], cwd=folder.parent, check=True, capture_output=True)
 
 
 def as_host(found: Recording, host: int, hosts: int) -> Recording:
@@ -62,52 +62,104 @@ def as_host(found: Recording, host: int, hosts: int) -> Recording:
     return replace(found, job=replace(found.job, world_size=world, ends=ends, hosts=hosts), ranks=ranks, seen_live=())
 
 
-def at_store(port: int, host: int, hosts: int, client: Any) -> Exchange:
+class Counted:
+    """A connection to the store that counts what is written, for all hosts that are played here."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self.written, self.questions = client, 0, 0
+
+    def clone(self) -> Counted:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        self.questions += name != "set_timeout"
+        return getattr(self._client, name)
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self.questions += 1
+        self.written += len(key) + len(value)
+        self._client.set(key, value)
+
+
+def at_store(host: int, hosts: int, client: Any) -> Exchange:
     """The exchange of one host."""
     rendezvous = Rendezvous()
     rendezvous.store, rendezvous.hosts, rendezvous.host_number = client, hosts, host
     return Exchange(rendezvous)
 
 
-def measure(found: Recording, hosts: int, *, bytes_only: bool) -> None:
-    """Print one line."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    client = dist.TCPStore("127.0.0.1", server.port, is_master=False)
-    sizes = []
-    data = pack(as_host(found, 1, hosts))
-    for host in range(1, hosts):
-        data = data if bytes_only else pack(as_host(found, host, hosts))
-        sizes.append(len(data))
-        one = at_store(server.port, host, hosts, client)
-        one.join_attempt()
-        one.put(client, host, (1, data, FINAL))
-    unpacked = exchange.unpack
+@dataclass(frozen=True)
+class Taken:
+    """By host 0: the seconds, the seconds of a processor, what it judges, its memory at most."""
+
+    seconds: float
+    cpu: float
+    judged_cpu: float
+    codes: str
+    verdict_bytes: int
+    peak_mib: int
+    before_mib: int
+
+
+def peak_mib() -> int:
+    """Of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+def as_host_0(port: int, recorded: Path, hosts: int, bytes_only: bool, into: Any) -> None:
+    """What host 0 does, in a process of its own: take all bundles, judge, pack the verdict."""
+    found, client = read_run(recorded), dist.TCPStore("127.0.0.1", port, is_master=False)
+    checks = list(plugins.load().checks.values())
     if bytes_only:
-        exchange.unpack = lambda data, source: found
-    try:
-        first, wall, cpu = at_store(server.port, 0, hosts, client), time.monotonic(), time.process_time()
-        others = first.take_last_words(time.monotonic() + 3600)
-    finally:
-        exchange.unpack = unpacked
-    took, took_cpu = time.monotonic() - wall, time.process_time() - cpu
-    line = (
-        f"{hosts:6} hosts {hosts * RANKS_OF_A_HOST:7} ranks: a host sends {sum(sizes) / len(sizes) / 1024:5.1f} KiB, "
-    )
-    line += f"the store holds {sum(sizes) / 2**20:6.1f} MiB; "
-    line += f"host 0 has all after {took:6.1f} s ({took_cpu:6.1f} CPU s)"
+        exchange.unpack = lambda data, source, piece: found
+    one, before = at_store(0, hosts, client), peak_mib()
+    wall, cpu = time.monotonic(), time.process_time()
+    others = one.take_last_words(wall + 3600)
+    seconds, took_cpu = time.monotonic() - wall, time.process_time() - cpu
+    codes, verdict, cpu = "", 0, time.process_time()
     if not bytes_only:
-        cpu = time.process_time()
         whole = merged([as_host(found, 0, hosts), *others])
-        checks = list(plugins.load().checks.values())
         diagnosis = examine(replace(whole, job=replace(whole.job, running=False)), checks)
         codes = ", ".join(finding.code for finding in diagnosis.findings) or "nothing"
-        line += f", judges {len(whole.ranks)} ranks in {time.process_time() - cpu:6.1f} CPU s ({codes})"
         verdict = len(pack_verdict(diagnosis))
-        one_judges = hosts > exchange.ALL_JUDGE_UP_TO
-        handed = sum(sizes) + verdict * (hosts - 1) if one_judges else sum(sizes) * (hosts - 1)
-        line += f"; another host takes {verdict / 1024 if one_judges else sum(sizes) / 1024:.1f} KiB, "
-        line += f"the store hands out {handed / 2**20:.1f} MiB"
-    print(f"{line}, peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB", flush=True)
+    into.put(Taken(seconds, took_cpu, time.process_time() - cpu, codes, verdict, peak_mib(), before))
+
+
+def measure(recorded: Path, hosts: int, *, bytes_only: bool) -> None:
+    """Print what a job of so many hosts costs."""
+    found = read_run(recorded)
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = Counted(dist.TCPStore("127.0.0.1", server.port, is_master=False))
+    first, same = 0, b""
+    for host in range(1, hosts):
+        one = at_store(host, hosts, client)
+        if first and bytes_only:
+            one.join_attempt()
+            one.put(client, host, (1, same, FINAL))
+        else:
+            part = as_host(found, host, hosts)
+            one.give(part, final=True)
+        if not first:
+            first, same = client.written, pack(part, {})
+    others = (client.written - first) / max(1, hosts - 2)
+    spawn = multiprocessing.get_context("spawn")
+    answers = spawn.SimpleQueue()
+    host_0 = spawn.Process(target=as_host_0, args=(server.port, recorded, hosts, bytes_only, answers))
+    host_0.start()
+    taken = answers.get()
+    host_0.join()
+    one_judges = hosts > exchange.ALL_JUDGE_UP_TO
+    handed = client.written + taken.verdict_bytes * (hosts - 1) if one_judges else client.written * (hosts - 1)
+    print(
+        f"{hosts} hosts, {hosts * RANKS_OF_A_HOST} ranks: the first sends {first / 1024:.1f} KiB, each further one "
+        f"{others / 1024:.1f} KiB ({client.questions / (hosts - 1):.0f} questions); the store holds "
+        f"{client.written / 2**20:.1f} MiB and hands out {handed / 2**20:.1f} MiB\n"
+        f"    host 0 has all after {taken.seconds:.1f} s ({taken.cpu:.1f} CPU s)"
+        + (f", judges in {taken.judged_cpu:.1f} CPU s ({taken.codes})" if not bytes_only else "")
+        + f", peak {taken.peak_mib} MiB, of which {taken.before_mib} before it began"
+        + (f"; another host takes a verdict of {taken.verdict_bytes / 1024:.1f} KiB" if one_judges else ""),
+        flush=True,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -117,9 +169,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--recorded", type=Path, help="run folder of a job of eight ranks on this host")
     parser.add_argument("--bytes-only", action="store_true", help="receive the bundles, unpack none")
     asked = parser.parse_args(arguments)
-    found = read_run(asked.recorded) if asked.recorded else real_host()
-    for hosts in asked.hosts:
-        measure(found, hosts, bytes_only=asked.bytes_only)
+    with tempfile.TemporaryDirectory() as made:
+        recorded = asked.recorded or Path(made) / "run"
+        if not asked.recorded:
+            record(recorded)
+        for hosts in asked.hosts:
+            measure(recorded, hosts, bytes_only=asked.bytes_only)
 
 
 if __name__ == "__main__":

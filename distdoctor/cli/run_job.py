@@ -464,6 +464,14 @@ def _why_unrecorded(launcher: str) -> str:
     return needs
 
 
+def _way_to_the_rest(outcome: Outcome, where: str) -> str:
+    """What brings the ranks that were not seen, "" where nothing does."""
+    if outcome.recording.unread and not outcome.diagnosis.judged_by:
+        return f"; `distdoctor examine {where}` reads them"
+    elsewhere = set(outcome.recording.missing) - outcome.recording.job.ends.keys()  # whose process nobody here saw end
+    return "; on several nodes, point --run-dir at a shared folder" if elsewhere else ""
+
+
 def _report(
     outcome: Outcome, settings: Settings, plugins: Plugins, folder: Path, output: Path | None, stdout: TextIO
 ) -> int:
@@ -477,11 +485,7 @@ def _report(
     where = os.path.relpath(folder)
     job_failed = failed(diagnosis.job) or bool(outcome.interrupted)
     if outcome.recording.ranks and gap(diagnosis):
-        elsewhere = (
-            set(outcome.recording.missing) - outcome.recording.job.ends.keys()
-        )  # whose process nobody here saw end
-        shared = "; on several nodes, point --run-dir at a shared folder" if elsewhere else ""
-        notice(f"{gap(diagnosis)}{shared}")
+        notice(f"{gap(diagnosis)}{_way_to_the_rest(outcome, where)}")
     if not outcome.recording.ranks:
         notice(f"no rank left a recording in {where}: {_why_unrecorded(outcome.diagnosis.job.launcher)}")
     if (

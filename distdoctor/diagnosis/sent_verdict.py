@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 def _numbers(found: Diagnosis) -> Iterable[int]:
     """Every number of a rank, and how many there are: readers count up to it."""
     yield found.world_size
-    yield from (found.job.world_size, found.job.hosts, *found.job.ends)
+    yield from (found.job.world_size, found.job.hosts, *found.job.ends, *found.job.started)
     for finding in (*found.findings, *found.suppressed, *(one for one, _ in found.withdrawn)):
         yield from finding.ranks
         yield from (rank for place in finding.places for rank in place.ranks)
@@ -85,7 +85,7 @@ def _numbers(found: Diagnosis) -> Iterable[int]:
 
 
 def _ranks_of(coverage: Coverage) -> Iterable[int]:
-    for name in ("whole", "silenced", "torn", "unreadable", "missing", "unsealed"):
+    for name in ("whole", "silenced", "torn", "unreadable", "unread", "elsewhere", "missing", "unsealed"):
         yield from getattr(coverage, name)
     hosts: Mapping[str, tuple[int, ...]] = coverage.hosts
     for ranks in hosts.values():

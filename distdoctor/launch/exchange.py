@@ -10,7 +10,7 @@ own and given up after a moment: that host may be gone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -45,6 +45,7 @@ class Exchange:
         self._is_lost = False  # the store did not answer: it, or the way to it, is gone
         self._sent: tuple[int, bytes, str] = (0, b"", MOVING)
         self._got: dict[int, tuple[str, Recording]] = {}
+        self._pieces: dict[bytes, bytes] = {}  # what hosts have alike, by their digests
         self.silent: list[int] = []  # hosts of which nothing has come, by their numbers in the rendezvous
 
     @property
@@ -61,13 +62,37 @@ class Exchange:
         """Put our bundle where the others find it: while our ranks stand, and at the end. What is there already is not sent
         again."""
         job = replace(recording.job, read_at_ns=0, read_wall_ns=0)  # when nothing else is new, nothing is
-        data = pack(replace(recording, job=job))
+        apart: dict[bytes, bytes] | None = {} if final else None
+        data = pack(replace(recording, job=job), apart)
         self.join_attempt()
         number, sent, how = self._sent
         wanted = FINAL if final else STANDING
         if (data, wanted) != (sent, how):
             self._sent = (number + 1, data, wanted)
+            self.ask(lambda store: self._put_alike(store, apart or {}))
             self.ask(lambda store: self.put(store, self._rendezvous.host_number, (number + 1, data, wanted)))
+
+    def _put_alike(self, store: Any, pieces: Mapping[bytes, bytes]) -> bool:
+        """Write what no other host has written yet. Only at the end, where it is written once."""
+        keys = {self._alike_key(digest): piece for digest, piece in pieces.items()}
+        if keys and not store.check([*keys]):
+            for key, piece in keys.items():
+                if not store.check([key]):
+                    store.set(key, piece)
+        return True
+
+    def _alike(self, digest: bytes) -> bytes:
+        """What a host has put apart, read once for all of them; b"" where it cannot be had."""
+        if digest not in self._pieces:
+            key = self._alike_key(digest)
+            found = self.ask(lambda store: store.get(key) if store.check([key]) else b"")
+            if not found:
+                return b""
+            self._pieces[digest] = found
+        return self._pieces[digest]
+
+    def _alike_key(self, digest: bytes) -> str:
+        return self.key("alike", digest.hex())
 
     def take_back(self) -> None:
         """Our ranks move again: what we gave is out of date, and must not be held against them."""
@@ -106,15 +131,16 @@ class Exchange:
             elif self._got.get(host, ("",))[0] != state:
                 self._fetch(host, state)
 
-    def part(self, until: float) -> None:
-        """Stay until everybody has what he came for: the store may live in this process. Of many hosts only whose it is stays."""
+    def part(self, until: float, missed: Callable[[], int] = lambda: 0) -> None:
+        """Stay until everybody has what he came for: the store may live in this process. Of many hosts only whose it is stays.
+        `missed()` is how many hosts do not come any more."""
         hosts = self._rendezvous.hosts
         self.ask(lambda store: store.add(self.key("gone"), 1))
         if self.one_judges and not is_ours(self._rendezvous.store):
             return
         while time.monotonic() < until:
             gone = self.ask(lambda store: store.add(self.key("gone"), 0))
-            if gone is None or gone >= hosts:
+            if gone is None or gone >= hosts - missed():
                 return
             time.sleep(self.pause)
 
@@ -144,7 +170,7 @@ class Exchange:
     def join_attempt(self) -> None:
         if self._of_attempt != self._rendezvous.attempt:
             self._client, self._of_attempt, self._is_lost = None, self._rendezvous.attempt, False
-            self._sent, self._got = (0, b"", MOVING), {}
+            self._sent, self._got, self._pieces = (0, b"", MOVING), {}, {}
 
     def key(self, *words: object) -> str:
         return "/".join(map(str, (PREFIX, self._of_attempt, *words)))
@@ -176,7 +202,7 @@ class Exchange:
         data = self.data(host, state)
         try:
             if data:
-                self._got[host] = (state, unpack(data, f"the bundle of host {host}"))
+                self._got[host] = (state, unpack(data, f"the bundle of host {host}", self._alike))
         except UnreadableRecording:
             return  # overwritten while it was read: the next look brings the newer one
 

@@ -35,7 +35,7 @@ from distdoctor.launch.torchrun_arguments import parse
 from distdoctor.launch.watch import OtherHostsSeen, Watcher
 from distdoctor.plugins import Plugins
 from distdoctor.recording.recording import Job, RankEnd
-from distdoctor.recording.trace.host_file import HostFile
+from distdoctor.recording.trace.host_file import TORCH_ELASTIC, HostFile
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.process_key import started_at
 from distdoctor.recording.trace.reader import read_trace
@@ -81,7 +81,7 @@ class RunningJob:
         return HostFile(
             this_process(),
             tuple(redacted_arguments(self.launch.argv)),
-            self.launch.command[0] if self.launch.command else "torch elastic",
+            self.launch.command[0] if self.launch.command else TORCH_ELASTIC,
             self.launch.strategy,
             self.options.probe.noted_streams,
             self.options.hosts,

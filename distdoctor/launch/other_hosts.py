@@ -77,7 +77,7 @@ class OtherHosts:
             self._exchange.give(recording, final=True)
         others = self._exchange.take_last_words(deadline)
         if not self._host_0.is_ours:
-            self._exchange.part(deadline)
+            self._exchange.part(deadline, self._missed)
         if self._exchange.silent:
             came, hosts = self._rendezvous.hosts - len(self._exchange.silent), self._rendezvous.hosts
             here, silent = self._rendezvous.host_number, self._presence.named(self._exchange.silent)
@@ -90,10 +90,11 @@ class OtherHosts:
         here, hosts = self._rendezvous.host_number, self._rendezvous.hosts
         if not self._is_shared():
             self._exchange.give(recording, final=True)
-        found, host_0 = self._host_0.last(), self._presence.named([0])
-        self._exchange.part(time.monotonic() + OTHERS_SECONDS)
+        found = self._host_0.last(lambda: self._presence.misses_host_0(LAST_SLACK_SECONDS))
+        host_0 = self._presence.named([0])
+        self._exchange.silent = [0] if found is None else []
+        self._exchange.part(time.monotonic() + OTHERS_SECONDS, self._missed)
         if found is None:
-            self._exchange.silent = [0]
             self._notice(
                 f"1 of {hosts} hosts has answered, nothing came from {host_0}, which judges for all; this is host {here}"
             )
@@ -110,7 +111,7 @@ class OtherHosts:
         found = judge()
         if self._host_0.is_ours:
             self._host_0.give(found, final=True)
-            self._exchange.part(time.monotonic() + OTHERS_SECONDS + 2 * self._exchange.pause)
+            self._exchange.part(time.monotonic() + OTHERS_SECONDS + 2 * self._exchange.pause, self._missed)
         return found
 
     def agreed(self, found: Diagnosis) -> Diagnosis:
@@ -178,6 +179,10 @@ class OtherHosts:
         """How many hosts have not told how their part ended."""
         others = (host for host in self._launchers_here() if host.name != self._name)
         return len(self._exchange.silent) or sum(host.still_runs for host in others)
+
+    def _missed(self) -> int:
+        """How many hosts have fallen silent: nobody waits for them."""
+        return max(len(self._exchange.silent), len(self._presence.lost(LAST_SLACK_SECONDS)))
 
     def _joined(self, recording: Recording, others: Sequence[Recording]) -> Recording:
         try:

@@ -163,6 +163,12 @@ class Presence:
                 if not self._heard[host][0].is_last
             )
 
+    def misses_host_0(self, slack: float = SLACK_SECONDS) -> bool:
+        """Whether the host that judges for many is among the lost."""
+        with self._lock:
+            name = self._heard[0][0].host if 0 in self._heard else ""
+        return any(host.host == name for host in self.lost(slack))
+
     def left_without_a_word(self) -> tuple[LostHost, ...]:
         """The host of the store, where the store has closed the connection and that host's ranks had not ended. To be asked when
         our own part is over: in a restart, too, torch closes a store."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -94,17 +95,19 @@ class VerdictOfHost0:
         """Whether host 0 has been heard lately; to be asked after a look."""
         return time.monotonic() - self._heard < SILENT_SECONDS + 2 * self._exchange.pause
 
-    def last(self) -> Diagnosis | None:
-        """The verdict at the end of the job, awaited; None where it does not come."""
+    def last(self, is_lost: Callable[[], bool] = lambda: False) -> Diagnosis | None:
+        """The verdict at the end of the job, awaited; None where it does not come. `is_lost()`: whether host 0 gives no sign of
+        life, which counts as long as it has not said that it is at it."""
         self._beats = -1
         late = time.monotonic() + longest_wait(self._rendezvous.hosts)
-        while True:
-            state = self._look()
-            if state.endswith(FINAL):
-                return self._read(state)
-            if not self.is_to_come() or time.monotonic() >= late:
+        state, first = self._look(), self._beats
+        while not state.endswith(FINAL):
+            is_gone = not self.is_to_come() or (self._beats == first and is_lost())
+            if is_gone or time.monotonic() >= late:
                 return None
             time.sleep(self._exchange.pause)
+            state = self._look()
+        return self._read(state)
 
     def _look(self) -> str:
         """What host 0 says of its verdict, "" where it says nothing."""

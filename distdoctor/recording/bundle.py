@@ -11,7 +11,7 @@ import binascii
 import json
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +20,21 @@ import numpy as np
 
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording import earlier_bundles
+from distdoctor.recording.alike_parts import (
+    FILTERS,
+    MEMORY,
+    Pieces,
+    brought_back,
+    columns_apart,
+    put_apart,
+    settings_of,
+    with_settings,
+)
 from distdoctor.recording.bundle_rows import COARSEST, quantum_of, restore, told
 from distdoctor.recording.files import head_of, read_bytes
 from distdoctor.recording.kept_steps import newest_steps, ranks_agree, spread_steps, steps_in_common
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
-from distdoctor.recording.row_columns import Section, read_sections, write_sections
+from distdoctor.recording.row_columns import Section, columns_of, read_sections, write_sections
 from distdoctor.recording.sampler_order import left_out, put_back
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.stacks import Stacks
@@ -34,13 +44,10 @@ from distdoctor.recording.trace.reader import Rows, dtype_of
 
 MAGIC = b"DDBUNDLE"
 VERSION = 6
+APART = 7  # the same, without what other hosts have as well: it lies in no file
 READABLE = (3, 4, 5, VERSION)  # readers refuse another number
-# A dictionary beyond that takes memory, and the bundle hardly shrinks. What is left of numbers is noise, byte by byte: no
-# context of the byte before it helps (lc, pb), and finding that out for each context takes more bytes than there are.
-_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 3, "lc": 0, "pb": 0}]
 LARGEST_BYTES = 256 << 20  # unpacked, what foretold numbers leave; beyond that somebody means harm
 LARGEST_RANK = 8 << 20  # bytes of records; a trace has 4 MiB of them at most
-_MEMORY = 64 << 20  # bytes that unpacking may take beside what it unpacks; our filters take 4 MiB
 LARGEST_FILE = 256 << 20  # of one host: a bundle has some 10 KB a rank, a document of hang-dump a third more
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
@@ -89,11 +96,16 @@ class _Bundle(msgspec.Struct):
     stacks: Stacks | None = None
     seen_live: tuple[SeenLive, ...] = ()
     sources: dict[str, str] = {}
+    texts_apart: bytes = b""  # digests of what is cut out, see `alike_parts`
+    columns_apart: dict[int, bytes] = {}
+    environments_apart: list[bytes] = []
     quantum_ns: Annotated[int, msgspec.Meta(ge=0, le=COARSEST)] = 0  # of which all times are multiples
 
 
-def pack(recording: Recording) -> bytes:
-    """The bundle of a recording. Source texts stay at home where ranks recorded: whoever examines it has the files, and the
+def pack(recording: Recording, apart: Pieces | None = None) -> bytes:
+    """The bundle of a recording. What other hosts may have as well is put into `apart`, where it is given, and left out.
+
+    Source texts stay at home where ranks recorded: whoever examines it has the files, and the
     digests say whether they are the same. Those of a job that only its stacks tell of have no digest, and travel."""
     troubles = [_Trouble(one.what, one.rank, sorted(one.silenced), one.fault) for one in recording.troubles]
     quantum = quantum_of(log.steps for log in recording.ranks.values())
@@ -118,10 +130,35 @@ def pack(recording: Recording) -> bytes:
         recording.stacks,
         recording.seen_live,
         {} if recording.ranks else dict(recording.sources),
-        quantum,
+        quantum_ns=quantum,
     )
-    packed = lzma.compress(msgspec.msgpack.encode(found), check=lzma.CHECK_CRC32, filters=_FILTERS)
-    return MAGIC + bytes([VERSION]) + packed
+    if apart is not None:
+        _cut(found, sections, apart)
+    packed = lzma.compress(msgspec.msgpack.encode(found), check=lzma.CHECK_CRC32, filters=FILTERS)
+    return MAGIC + bytes([VERSION if apart is None else APART]) + packed
+
+
+def _cut(bundle: _Bundle, sections: list[dict[str, Section]], apart: Pieces) -> None:
+    """Leave out what others have as well."""
+    bundle.texts_apart, bundle.texts = put_apart(bundle.texts, apart), []
+    for number, environment in enumerate(bundle.environments):
+        bundle.environments[number], alike = settings_of(environment)
+        bundle.environments_apart.append(put_apart(alike, apart))
+    places = columns_of(sections, "digests")
+    bundle.columns, bundle.columns_apart = columns_apart(bundle.columns, places, apart)
+
+
+def _join(bundle: _Bundle, piece: Callable[[bytes], bytes]) -> None:
+    """Put back what was left out.
+
+    ValueError, LZMAError, EOFError, MsgspecError, IndexError: it is not there, or damaged.
+    """
+    bundle.texts = brought_back(bundle.texts_apart, piece, list[str])
+    for number, digest in enumerate(bundle.environments_apart):
+        alike = brought_back(digest, piece, dict[str, Any])
+        bundle.environments[number] = with_settings(bundle.environments[number], alike)
+    for at, digest in bundle.columns_apart.items():
+        bundle.columns[at] = brought_back(digest, piece, bytes)
 
 
 class _Shared:
@@ -201,25 +238,27 @@ def looks_like_bundle(path: Path) -> bool:
     return head_of(path, len(MAGIC)) == MAGIC
 
 
-def unpack(data: bytes, source: str) -> Recording:
-    """The recording in a bundle; `source` names it in errors.
+def unpack(data: bytes, source: str, piece: Callable[[bytes], bytes] | None = None) -> Recording:
+    """The recording in a bundle; `source` names it in errors. `piece(digest)` brings what was put apart, b"" where it is gone.
 
     UnreadableRecording: it is none, is damaged, or was written by a newer distdoctor.
     """
     if not data.startswith(MAGIC) or len(data) <= len(MAGIC):
         raise UnreadableRecording(f"{source} is no host bundle", way_out="Make one with `distdoctor bundle -o FILE`.")
     version = data[len(MAGIC)]
-    if version not in READABLE:
+    if version not in READABLE and (piece is None or version != APART):
         raise UnreadableRecording(
             f"{source} was written by another distdoctor (format {version}, this one reads {READABLE[0]} to {VERSION})",
             way_out="Examine it with the version that wrote it, or install that one on all hosts.",
         )
     try:
-        unpacker = zlib.decompressobj() if version == 3 else lzma.LZMADecompressor(memlimit=_MEMORY)
+        unpacker = zlib.decompressobj() if version == 3 else lzma.LZMADecompressor(memlimit=MEMORY)
         raw = unpacker.decompress(data[len(MAGIC) + 1 :], LARGEST_BYTES)
         if not unpacker.eof:
             raise ValueError(f"it is cut off, or larger than {LARGEST_BYTES >> 20} MiB")
         found = msgspec.msgpack.decode(raw, type=_Bundle)
+        if piece is not None and version == APART:
+            _join(found, piece)
         sections = (section for one in found.ranks for section in one.sections.values())
         if sum(section.rows * section.stride for section in sections) > LARGEST_RANK * len(found.ranks):
             raise ValueError(f"its records would take more than {LARGEST_RANK >> 20} MiB a rank")

@@ -20,7 +20,8 @@ class Coverage:
     """Of `expected` ranks (0: nobody knows how many there were) each is in one of the sets.
 
     `whole`: recorded from start to end, as far as we know. `silenced`: its recorder gave up before the rank ended. `torn`: its
-    trace is cut off or damaged. `unreadable`: it left a trace that cannot be opened or is none. `missing`: it left nothing.
+    trace is cut off or damaged. `unreadable`: it left a trace that cannot be opened or is none. `unread`: its trace lies there,
+    and another host was to read it. `elsewhere`: no launcher that was read of has started it. `missing`: it left nothing.
     `hosts`: the ranks that were seen, by the name of their host. `damaged`: other files of the recording that cannot be read.
     `idle`: ranks are there, and none did a step or a collective. `end_unseen`: the job is over, and nobody noted how it ended.
     `running`: it was alive when it was read. `unsealed`: ranks that were seen, and of whose traces nobody can tell whether they
@@ -32,6 +33,8 @@ class Coverage:
     silenced: Ranks = ()
     torn: Ranks = ()
     unreadable: Ranks = ()
+    unread: Ranks = ()
+    elsewhere: Ranks = ()
     missing: Ranks = ()
     hosts: Mapping[str, Ranks] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
@@ -56,14 +59,19 @@ class Coverage:
         unreadable = faults.keys() - torn - seen
         expected = max(recording.world_size, max(seen | torn | unreadable, default=-1) + 1)
         ended = recording.job.ends if stacks else {}
-        gone = seen | torn | unreadable | ended.keys()
+        unread = recording.unread - (seen | torn | unreadable)
+        gone = seen | torn | unreadable | unread | ended.keys()
+        absent = [rank for rank in range(expected) if rank not in gone]
+        started = set(recording.job.started) or {*absent}
         return cls(
             expected,
             _sorted(seen - silenced),
             _sorted(silenced),
             _sorted(torn),
             _sorted(unreadable),
-            tuple(rank for rank in range(expected) if rank not in gone),
+            _sorted(unread),
+            tuple(rank for rank in absent if rank not in started),
+            tuple(rank for rank in absent if rank in started),
             _by_host(recording),
             tuple(trouble.what for trouble in recording.troubles if trouble.fault and trouble.rank < 0),
             bool(recording.ranks)
@@ -82,12 +90,12 @@ class Coverage:
     @cached_property
     def unseen(self) -> Ranks:
         """Ranks of which nothing could be read."""
-        return _sorted({*self.torn, *self.unreadable, *self.missing})
+        return _sorted({*self.torn, *self.unreadable, *self.unread, *self.elsewhere, *self.missing})
 
     @property
     def all_ranks(self) -> bool:
         """Every rank that the job had was seen whole: nobody's silence can hide a cause."""
-        return not (self.torn or self.unreadable or self.missing or self.silenced)
+        return not (self.unseen or self.silenced)
 
     @property
     def complete(self) -> bool:
@@ -111,6 +119,8 @@ class Coverage:
         """What is missing, one clause each: `rank 1 left no recording`."""
         clauses = (
             (self.missing, "left no recording"),
+            (self.unread, "left a trace that was not read here"),
+            (self.elsewhere, "ran elsewhere, and nothing came from there"),
             (self.torn, "left a damaged trace"),
             (self.unreadable, "left a trace that cannot be read"),
             (self.silenced, "stopped recording before the end"),
@@ -132,7 +142,8 @@ class Coverage:
         gaps = "; ".join(self.gaps)
         if self.all_ranks:
             return gaps
-        where = f" on {', '.join(sorted(self.hosts))}" if len(self.hosts) == 1 and self.missing and self.seen else ""
+        not_here = self.missing or self.unread or self.elsewhere
+        where = f" on {', '.join(sorted(self.hosts))}" if len(self.hosts) == 1 and not_here and self.seen else ""
         return f"{len(self.seen)} of {self.expected} ranks seen{where}: {gaps}"
 
 

@@ -41,6 +41,7 @@ def merged(parts: Sequence[Recording]) -> Recording:
         ras=next((part.ras for part in now if part.ras is not None), None),
         resumption=next((part.resumption for part in parts if part.resumption), None),
         seen_live=tuple(seen for part in now for seen in part.seen_live),
+        unread=frozenset(rank for part in now for rank in part.unread) - ranks.keys(),
     )
 
 
@@ -131,6 +132,7 @@ def _job(parts: Sequence[Recording], newest: int) -> Job:
         hosts=max(job.hosts for job in now),
         end_unseen=any(job.end_unseen for job in now),
         lost=still_lost((one for job in now for one in job.lost), ()),
+        started=tuple(sorted({rank for job in now for rank in job.started})) if all(job.started for job in now) else (),
     )
 
 

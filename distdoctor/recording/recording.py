@@ -222,7 +222,8 @@ class Job:
 
     `running`: the job was alive when the recording was read. `read_at_ns`: when that was, on the monotonic clock of the host
     that read it (0: not read live); `read_wall_ns`: the same moment on its wall clock (0: not noted). `end_unseen`: it is over,
-    and whoever would have noted its end was gone before. `lost`: hosts that fell silent while it ran.
+    and whoever would have noted its end was gone before. `lost`: hosts that fell silent while it ran. `started`: the ranks that
+    the launchers which were read of have started; (): not known.
     """
 
     argv: tuple[str, ...] = ()
@@ -240,6 +241,7 @@ class Job:
     hosts: int = 0
     end_unseen: bool = False
     lost: tuple[LostHost, ...] = ()
+    started: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,7 @@ class Recording:
     `backend` is what torch's flight recorder said of each rank when it was asked while the job ran.
     `comparison` holds the gradients against a baseline, where `check-grads --against` has measured them,
     `resumption` what a resumed job draws, where `check-data --resume` has compared it.
+    `unread` are the ranks whose traces lie there and were left alone: another host reads those.
     `states` are what training was made of when it began and was saved, `earlier_states` the same of earlier runs, and
     `earlier_runs` the recordings, by the names of their folders, of those that saved weights with which this one began."""
 
@@ -287,6 +290,7 @@ class Recording:
         default_factory=dict, init=False, repr=False, compare=False
     )  # kind -> the fact
     seen_live: tuple[SeenLive, ...] = ()  # what was seen and said from outside while the job ran
+    unread: frozenset[int] = frozenset()
 
     @property
     def world_size(self) -> int:
@@ -296,5 +300,5 @@ class Recording:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Ranks that left no recording."""
+        """Ranks of which no recording was read."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.ranks)

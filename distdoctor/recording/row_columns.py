@@ -139,6 +139,17 @@ def write_sections(ranks: Sequence[Mapping[str, Rows]]) -> tuple[list[dict[str, 
     return found, list(columns)
 
 
+def columns_of(ranks: Sequence[Mapping[str, Section]], name: str) -> range:
+    """The places of the columns that were written for a section."""
+    begin = 0
+    for other in dict.fromkeys(section for own in ranks for section in own):
+        new = sum(number == 0 for own in ranks if other in own for number in own[other].columns)
+        if other == name:
+            return range(begin, begin + new)
+        begin += new
+    return range(0)
+
+
 def _written(table: _Table, field: str, rank: int) -> tuple[int, bytes]:
     """The way that takes the fewest bits, and what is left of a field by it."""
     numbers, ways = table.numbers(field, rank), table.ways(field, rank)

@@ -110,7 +110,7 @@ class JobJson(msgspec.Struct, frozen=True):
 
 
 class CoverageJson(msgspec.Struct, frozen=True):
-    """How much of the job was seen. Every rank below `expected` is in one of the five lists; only where all are in `whole`,
+    """How much of the job was seen. Every rank below `expected` is in one of the seven lists; only where all are in `whole`,
     `gaps` is empty and no check found anything is the job healthy. `hosts`: the ranks that were seen, by host."""
 
     expected: int
@@ -118,6 +118,8 @@ class CoverageJson(msgspec.Struct, frozen=True):
     silenced: list[int]
     torn: list[int]
     unreadable: list[int]
+    unread: list[int]
+    elsewhere: list[int]
     missing: list[int]
     hosts: dict[str, list[int]]
     gaps: list[str]
@@ -323,6 +325,8 @@ def _coverage(coverage: Coverage | None) -> CoverageJson | None:
         silenced=list(coverage.silenced),
         torn=list(coverage.torn),
         unreadable=list(coverage.unreadable),
+        unread=list(coverage.unread),
+        elsewhere=list(coverage.elsewhere),
         missing=list(coverage.missing),
         hosts={host: list(ranks) for host, ranks in coverage.hosts.items()},
         gaps=list(coverage.gaps),

@@ -64,6 +64,7 @@ class Hosts:
     prefix: str
     count: int = 2
     one_judges: bool = False  # as where there are many
+    store_on: int = 1  # the host with the store of c10d by IPv4
 
     @property
     def addresses(self) -> dict[int, str]:
@@ -82,7 +83,7 @@ class Hosts:
 
     def meeting(self, host: int, kind: str = "c10d") -> list[str]:
         """How a launcher finds the others: `c10d`, `static`, or one of both by IPv6: `c10d6`, `static6`."""
-        first = "[fd77::1]" if kind.endswith("6") else self.addresses[1]
+        first = "[fd77::1]" if kind.endswith("6") else self.addresses[self.store_on]
         if kind.startswith("static"):
             return ["--node-rank", str(host - 1), "--master-addr", first, "--master-port", "29400"]
         # torch finds out by IPv4 alone whose address it is: by IPv6 nobody would open the store

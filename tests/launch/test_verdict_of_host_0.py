@@ -102,6 +102,20 @@ def test_a_host_0_that_is_gone_or_too_slow_is_not_awaited_for_long(
     assert 4 < time.monotonic() - since < 10
 
 
+def test_a_host_0_without_a_sign_of_life_is_not_awaited_unless_it_says_that_it_is_at_it(
+    hosts: list[VerdictOfHost0], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict_of_host_0, "BEAT_SECONDS", 0.2)
+    since = time.monotonic()
+    assert hosts[1].last(lambda: True) is None
+    assert time.monotonic() - since < 2
+    hosts[0].begin()
+    late = threading.Timer(2, lambda: hosts[0].give(VERDICT, final=True))
+    late.start()
+    assert hosts[2].last(lambda: time.monotonic() - since > 1) == VERDICT
+    late.join()
+
+
 @pytest.mark.parametrize("data", [b"", b"garbage", MAGIC + b"garbage"])
 def test_a_damaged_verdict_is_none(hosts: list[VerdictOfHost0], data: bytes) -> None:
     hosts[0].begin()

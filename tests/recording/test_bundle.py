@@ -141,6 +141,42 @@ def test_what_ranks_have_in_common_travels_once() -> None:
     ]
 
 
+def of_two_hosts() -> list[Recording]:
+    """Each of one rank, which hold the same weights."""
+    trained = trained_job(2, parameters={f"layer{number}.weight": "[4]" for number in range(40)}).initial()
+    for _ in range(3):
+        trained.step()
+    return [replace(found, ranks={rank: found.ranks[rank]}) for rank in (0, 1) for found in (trained.recording(),)]
+
+
+def test_what_hosts_have_alike_travels_once() -> None:
+    pieces: list[dict[bytes, bytes]] = [{}, {}]
+    whole = of_two_hosts()
+
+    apart = [pack(part, into) for part, into in zip(whole, pieces, strict=True)]
+
+    assert not pieces[1].keys() - pieces[0].keys()
+    assert len(apart[1]) < len(pack(whole[1])) / 2
+    back = [unpack(data, "host", lambda digest: pieces[0][digest]) for data in apart]
+    assert [pack(part) for part in back] == [pack(unpack(pack(part), "host")) for part in whole]
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "other"])
+def test_a_bundle_without_what_it_has_alike_with_others_is_refused(damage: str) -> None:
+    pieces: dict[bytes, bytes] = {}
+    data = pack(of_two_hosts()[0], pieces)
+    spoiled = {
+        "gone": lambda digest: b"",
+        "cut": lambda digest: pieces[digest][:-3],
+        "other": lambda digest: max(pieces.values()),
+    }
+
+    with pytest.raises(UnreadableRecording, match="damaged"):
+        unpack(data, "host", spoiled[damage])
+    with pytest.raises(UnreadableRecording, match="another distdoctor"):
+        unpack(data, "host.ddb")
+
+
 def test_records_that_would_fill_the_memory_are_refused() -> None:
     data = pack(job())
     bundle = msgspec.msgpack.decode(lzma.decompress(data[len(MAGIC) + 1 :]))

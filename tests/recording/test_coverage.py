@@ -16,6 +16,8 @@ import pytest
 from commands import Said
 from seeds import DISTDOCTOR, copy_of, run_folder
 
+from distdoctor.recording.coverage import Coverage
+from distdoctor.recording.open import open_run
 from distdoctor.recording.trace.layout import HEADER, SECTIONS_AT
 from distdoctor.recording.trace.run_folder import trace_paths
 
@@ -149,6 +151,18 @@ def test_an_innocent_rank_is_not_accused_for_certain_while_the_culprits_trace_is
     document = json.loads(done.out)
     assert [finding["confidence"] for finding in document["findings"] if finding["code"] == "DD801"] != ["certain"]
     assert "rank 1 left no recording" in document["coverage"]["gaps"]
+
+
+def test_what_another_host_was_to_read_is_not_missing(seed: Callable[[str], Path]) -> None:
+    folder = seed("healthy")
+    part = Coverage.of(open_run(folder, ranks={0}))
+    assert (part.unread, part.missing) == ((1,), ())
+    assert part.gaps == ("rank 1 left a trace that was not read here",)
+    assert not part.complete
+
+    without(folder, 1)
+    gone = Coverage.of(open_run(folder, ranks={0}))
+    assert (gone.unread, gone.missing) == ((), (1,))
 
 
 @pytest.mark.parametrize("name", ["host-1.json", "job.json", "comparison.json", "resumption.json"])

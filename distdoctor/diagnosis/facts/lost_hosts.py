@@ -41,6 +41,14 @@ class LostHosts:
         failed = not job.running and bool(job.exit_code)
         return cls(job.lost, bool(job.interrupted), failed, tuple(recording.ranks.values()), has_calls)
 
+    def by_host(self, shortest: float) -> list[list[LostHost]]:
+        """What the others saw of each host that was silent for so many seconds and more."""
+        found: dict[str, list[LostHost]] = {}
+        for lost in self.lost:
+            if lost.seconds >= shortest:
+                found.setdefault(lost.host, []).append(lost)
+        return [*found.values()]
+
     def were_met_since(self, lost: LostHost) -> bool:
         """Whether a collective that waits for ranks of that host has come back well after its last sign of life."""
         return any(_has_met(log, lost) for log in self._here(lost))

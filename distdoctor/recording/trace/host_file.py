@@ -24,6 +24,7 @@ from distdoctor.recording.trace.layout import MOST_RANKS
 from distdoctor.recording.trace.process_key import ProcessKey
 
 PATTERN = "host-*.json"
+TORCH_ELASTIC = "torch elastic"  # the launcher that knows its ranks before they show themselves
 _ONLY_WITH_COUNTERS = ("kernel_kills", "memory_limit", "kernel_counter", "last_line", "last_line_ns")
 
 
@@ -226,6 +227,7 @@ def job_from(hosts: Iterable[HostFile], attempt: int | None = None) -> Job | Non
         lost=still_lost(
             (lost for host in found for lost in host.lost), (h.process.host for h in found if not h.running)
         ),
+        started=now.ranks if all(host.launcher == TORCH_ELASTIC for host in found) else (),
     )
 
 

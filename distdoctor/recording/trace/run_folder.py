@@ -156,7 +156,8 @@ def read_run(
     """
     found = attempts(folder)
     number = newest_attempt(folder, found) if attempt is None else attempt
-    paths = {rank: path for rank, path in found.get(number, {}).items() if ranks is None or rank in ranks}
+    there = found.get(number, {})
+    paths = {rank: path for rank, path in there.items() if ranks is None or rank in ranks}
     job = read_job(folder, number)
     if not found and job is None:
         raise NothingToInspect(
@@ -190,6 +191,7 @@ def read_run(
         replay=replay,
         seen_live=seen,
         stacks=looked.stacks if looked is not None else None,
+        unread=frozenset(there.keys() - paths.keys()),
     )
 
 

@@ -21,7 +21,7 @@ Source           torch.distributed.elastic.rendezvous: keep-alives are sent ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
@@ -41,12 +41,13 @@ LEAVING_SECONDS = 10.0  # a job that is ended from outside goes host by host
 
 @check("DD132", "lost-host", severity=ERROR, family="hang", stalls=Stalls.MAYBE, specificity=1)
 def examine(hosts: LostHosts, verdict: Verdict | None) -> Iterator[Finding]:
-    for lost in hosts.lost:
-        if not (hosts.interrupted and lost.seconds < LEAVING_SECONDS):
-            yield _finding(hosts, lost, verdict)
+    for seen in hosts.by_host(LEAVING_SECONDS if hosts.interrupted else 0.0):
+        yield _finding(hosts, seen, verdict)
 
 
-def _finding(hosts: LostHosts, lost: LostHost, verdict: Verdict | None) -> Finding:
+def _finding(hosts: LostHosts, seen: Sequence[LostHost], verdict: Verdict | None) -> Finding:
+    """Of one host, as one or several others saw it."""
+    lost = max(seen, key=lambda one: (hosts.were_met_since(one), hosts.others_go_on(one)))
     ended_the_job = lost.launcher_ended and hosts.failed
     alive = hosts.were_met_since(lost) and not ended_the_job
     going_on = alive or (hosts.others_go_on(lost) and not ended_the_job)
@@ -65,7 +66,7 @@ def _finding(hosts: LostHosts, lost: LostHost, verdict: Verdict | None) -> Findi
             "keeps_store": lost.keeps_store,
             "launcher_ended": lost.launcher_ended,
         },
-        why=f"{_as_seen(lost)}; "
+        why=f"{_as_seen(lost, len(seen) - 1)}; "
         + (_what_shows(lost, alive=alive, going_on=going_on) if not ended_the_job else LAUNCHERS_END_WITH_THE_STORE),
         prescriptions=(
             Prescription("look-at-the-host", change=f"look at {lost.host}: {_what_to_look_for(lost, alive)}"),
@@ -88,12 +89,11 @@ def _without_launcher(lost: LostHost) -> str:
     return f"lost {its} launcher: the one on {lost.host} ended without a word, and the job's store with it"
 
 
-def _as_seen(lost: LostHost) -> str:
+def _as_seen(lost: LostHost, more: int) -> str:
+    seen = f"as {lost.seen_by}{f' and {more} more hosts' if more > 1 else ' and another host' if more else ''} saw it"
     if lost.launcher_ended:
-        return (
-            f"as {lost.seen_by} saw it; {lost.host} answers, but nobody listens at the port of the job's store any more"
-        )
-    return f"as {lost.seen_by} saw it" + ("; the job's store is on that host, too" if lost.keeps_store else "")
+        return f"{seen}; {lost.host} answers, but nobody listens at the port of the job's store any more"
+    return f"{seen}; the job's store is on that host, too" if lost.keeps_store else seen
 
 
 def _what_shows(lost: LostHost, *, alive: bool, going_on: bool) -> str:

@@ -78,6 +78,22 @@ def test_a_host_that_goes_while_the_job_is_ended_from_outside_is_not_missed() ->
     assert silent(seconds_of_training=6, silent_for=4.0, interrupted=15) == []
 
 
+def test_a_host_that_several_miss_is_one_finding() -> None:
+    script = recording(ranks=4)
+    for _ in range(12):
+        script.collective("all_reduce", [8], site="train.py:41 train_step").compute(1.0).step()
+    whole = script.live(silent_for=1.0)
+    now, machine = whole.job.read_at_ns, whole.ranks[0].machine
+    apart = LostHost("node1", (2, 3), "node2", "another clock", 0, 3 * SECOND)
+    near = LostHost("node1", (2, 3), "node0", machine, now - 8 * SECOND, now)
+    here = {rank: whole.ranks[rank] for rank in (0, 1)}
+
+    (finding,) = examine(replace(whole, job=replace(whole.job, lost=(apart, near)), ranks=here), [CHECK]).findings
+
+    assert finding.title.startswith("train on without their launcher")  # as the host shows whose ranks met them since
+    assert finding.why.startswith("as node0 and another host saw it")
+
+
 def of_a_killed_launcher(**job: object) -> list[Finding]:
     """The one with the store; the ranks of its host have been met since, and the job was over soon."""
     script = recording(ranks=4)
