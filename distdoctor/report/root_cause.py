@@ -69,12 +69,19 @@ def failed_by_itself(end: RankEnd) -> bool:
 def brought_down(diagnosis: Diagnosis) -> tuple[int, ...]:
     """The ranks that ended only because of the root cause: ended by the launcher, or failed after it."""
     cause = root_cause(diagnosis)
-    if cause is None or not failed(diagnosis.job):
+    if cause is None or not failed(diagnosis.job) or _went_on_past(diagnosis, cause.rank):
         return ()
     # Whoever has a finding of its own ended because of that.
     blamed = {cause.rank, *(rank for finding in diagnosis.at_least(ERROR) for rank in finding.ranks)}
     ends = sorted(diagnosis.job.ends.items())
     return tuple(rank for rank, end in ends if rank not in blamed and (end.ended_by_launcher or failed_by_itself(end)))
+
+
+def _went_on_past(diagnosis: Diagnosis, rank: int) -> bool:
+    """Whether what this rank is blamed for held up nobody, and it came to its end all the same: a NaN ends no other rank."""
+    end = diagnosis.job.ends.get(rank)
+    held_up = any(one.area == "hang" for one in diagnosis.at_least(ERROR)[:1])
+    return end is not None and not (held_up or end.ended_by_launcher or failed_by_itself(end))
 
 
 def after(job: Job, ranks: Collection[int] = ()) -> str:

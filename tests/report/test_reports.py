@@ -205,6 +205,14 @@ def test_the_finding_names_the_root_cause_even_where_an_innocent_rank_died_first
     assert brought_down(diagnosis) == (0,)
 
 
+def test_what_held_up_nobody_has_ended_nobody() -> None:
+    not_finite = replace(SKIPPED, code="DD801", area="numerics", stalls=None)
+    ends = {0: RankEnd(None, 6), 3: RankEnd(0)}
+
+    assert brought_down(diagnosis_of(not_finite, exit_code=1, ends=ends)) == ()
+    assert brought_down(diagnosis_of(not_finite, exit_code=1, ends=ends | {3: RankEnd(1)})) == (0,)
+
+
 def test_a_signal_on_the_way_out_after_an_exception_is_no_cause() -> None:
     raised = replace(SKIPPED, evidence={"exception": "ValueError: the batch is empty\nin row 3"})
 
