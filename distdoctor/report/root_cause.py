@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.recording.job_log import LAUNCHER
 from distdoctor.recording.recording import Job, RankEnd
 
@@ -39,10 +39,15 @@ def root_cause(diagnosis: Diagnosis) -> RootCause | None:
     """The rank that the first error blames, else the rank that failed first; None when the job did not fail.
 
     The finding comes first: gloo often aborts an innocent rank, so who dies first is no proof. Nor is a signal that gloo sends a
-    rank while its interpreter goes down after an exception: then the exception is the cause.
+    rank while its interpreter goes down after an exception: then the exception is the cause. Where both sides are named because
+    nothing tells which one is wrong, no rank is; and of a job that failed, none for what held up nobody.
     """
     ends = diagnosis.job.ends
-    first = [finding for finding in diagnosis.at_least(ERROR)[:1] if finding.ranks]
+    first = [
+        finding
+        for finding in diagnosis.at_least(ERROR)[:1]
+        if finding.ranks and not finding.undecided and not (failed(diagnosis.job) and _went_on_past(diagnosis, finding))
+    ]
     blamed = [finding.ranks[0] for finding in first]
     raised = {finding.ranks[0]: str(finding.evidence.get("exception") or "").partition("\n")[0] for finding in first}
     if not (failed(diagnosis.job) or blamed):
@@ -69,7 +74,7 @@ def failed_by_itself(end: RankEnd) -> bool:
 def brought_down(diagnosis: Diagnosis) -> tuple[int, ...]:
     """The ranks that ended only because of the root cause: ended by the launcher, or failed after it."""
     cause = root_cause(diagnosis)
-    if cause is None or not failed(diagnosis.job) or _went_on_past(diagnosis, cause.rank):
+    if cause is None or not failed(diagnosis.job):
         return ()
     # Whoever has a finding of its own ended because of that.
     blamed = {cause.rank, *(rank for finding in diagnosis.at_least(ERROR) for rank in finding.ranks)}
@@ -77,11 +82,10 @@ def brought_down(diagnosis: Diagnosis) -> tuple[int, ...]:
     return tuple(rank for rank, end in ends if rank not in blamed and (end.ended_by_launcher or failed_by_itself(end)))
 
 
-def _went_on_past(diagnosis: Diagnosis, rank: int) -> bool:
-    """Whether what this rank is blamed for held up nobody, and it came to its end all the same: a NaN ends no other rank."""
-    end = diagnosis.job.ends.get(rank)
-    held_up = any(one.area == "hang" for one in diagnosis.at_least(ERROR)[:1])
-    return end is not None and not (held_up or end.ended_by_launcher or failed_by_itself(end))
+def _went_on_past(diagnosis: Diagnosis, finding: Finding) -> bool:
+    """Whether it held up nobody, and its rank came to its end all the same: a NaN ends no other rank."""
+    end = diagnosis.job.ends.get(finding.ranks[0])
+    return finding.area != "hang" and end is not None and not (end.ended_by_launcher or failed_by_itself(end))
 
 
 def after(job: Job, ranks: Collection[int] = ()) -> str:
