@@ -343,6 +343,6 @@ def test_every_format_gives_the_same_verdict(code: str) -> None:
     assert result["message"]["text"].partition("\n")[0] == first
     assert github.render(found).partition("::")[2].partition("::")[2].partition("%0A")[0] == first.replace("%", "%25")
     assert first in markdown.render(found)
-    assert unescape(page[1]).endswith(finding.title)
+    assert unescape(re.sub("</?code>", "`", page[1])).endswith(finding.title)
     assert (document["code"], document["title"], document["ranks"]) == (code, finding.title, list(finding.ranks))
     assert document["confidence"] == str(finding.confidence) == result["properties"]["confidence"]
