@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 OURS = {"accelerate": "moved_accelerate.py", "torch": "moved_torch.py"}
 OUTCOME = re.compile(r"^(PASSED|FAILED|SKIPPED|XFAIL|ERROR)\b(?: \[(\d+)\])? (\S+)", re.M)
 SECONDS = re.compile(r"^([\d.]+)s call +(\S+)$", re.M)
+LAST_TEST = 240.0  # seconds for the test that runs when a session's time is over
 MOVED = {"test_moved": "test_spawned", "TestMoved": "AsTorchRunsThem"}
 
 
@@ -91,12 +92,19 @@ def in_their_words(node: str) -> str:
 def run(folder: Path, words: list[str], harness: str, limit: float) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:asyncio"]
     command += ["--color=no", "-rA", "--tb=line", "--durations=0", "-vv", "-p", "no:logging"]
+    command += [f"--session-timeout={limit}"]  # no further test is begun, and those that are over are counted
     # a test is named alike everywhere where the folder is pytest's root
     command += ["-c", os.devnull, f"--rootdir={HERE}"] if folder == HERE else ["-p", "moved_deepspeed"]
     paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "HARNESS": harness, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "PYTHONPATH": paths}
     done = subprocess.run(
-        [*command, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=limit, check=False
+        [*command, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=limit + LAST_TEST,
+        check=False,
     )
     return re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
 

@@ -135,6 +135,7 @@ def _walk_instead(loader: str | None, values: dict[str, Any]) -> None:
             way_out="--loader only reads loaders; leave it out to train.",
         )
     require_function("--loader", loader)
+    values["loader"] = loader
     epochs = values.pop("training_epochs", None) or WALK_EPOCHS
     values["script"] = (WALK, loader, str(epochs))
     values["torchrun_module"] = True

@@ -11,6 +11,7 @@ import click
 import rich_click
 
 from distdoctor.cli.options import no_plugin
+from distdoctor.cli.references import try_factories_of
 from distdoctor.cli.training_options import PANEL, PREFIX, training_options, training_values
 from distdoctor.errors import WrongUse
 
@@ -56,6 +57,8 @@ def compare(ctx: click.Context, /, strategies: str, nproc: int, **values: Any) -
     plugins = load_plugins(load({"no_plugin": values["no_plugin"]}))
     names = _chosen(strategies, plugins)
     requests = [_request(name, nproc, values, plugins) for name in names]
+    baseline, ranks, _ = requests[0]
+    try_factories_of(baseline, values, ranks)
     table = _measured(requests, values["timeout"])
     form = values["output_format"]
     text = strategy_table.to_json(table) if form == "json" else strategy_table.render(table)

@@ -47,21 +47,20 @@ class RunCommand(rich_click.RichCommand):
 
     def _build(self, ctx: click.Context, args: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
         """Collect the options that hold for these arguments. Returns (our arguments, another launcher's command line)."""
-        from distdoctor import plugins
-
-        own = training_options.strategy_options
         taken = {spelling for option in self.params for spelling in option.opts}
         shared = training_options.training_options()
         taken |= {spelling for option in shared for spelling in option.opts}
-        known = [*torchrun_options.torchrun_options(taken), *shared]
+        completing = ctx.resilient_parsing  # then nothing but names is needed, and soon
+        offers = completion.torchrun_options if completing else torchrun_options.torchrun_options
+        known = [*offers(taken), *shared]
         usual = [*known, *super().get_params(ctx)]
-        found = plugins.load(_values_of(_before_script(args, usual), "--no-plugin"))
-        everybodys = [option for strategy in found.strategies.values() for option in own(strategy)]
-        before = _before_script(args, [*usual, *everybodys])
+        blocked = _values_of(_before_script(args, usual), "--no-plugin")
+        own = completion.strategy_options() if completing else _strategy_options(blocked)
+        before = _before_script(args, [*usual, *itertools.chain.from_iterable(own.values())])
         name = next(iter(_values_of(before, "--strategy")), "")
-        if name and name not in found.strategies:
-            raise _unknown("strategy", name, found.strategies)
-        ctx.meta[MORE_OPTIONS] = [*known, *(own(found.strategies[name]) if name else [])]
+        if name and name not in own and not completing:
+            raise _unknown("strategy", name, own)
+        ctx.meta[MORE_OPTIONS] = [*known, *own.get(name, [])]
         for option in known:  # what few people need is told where it is asked for
             option.hidden = option.name not in FIRST and (option not in shared or not name)
         if args[len(before) : len(before) + 1] == ["--"]:
@@ -74,6 +73,14 @@ class RunCommand(rich_click.RichCommand):
         close = difflib.get_close_matches(error.option_name, known, n=1)
         guess = f"Did you mean {close[0]}?" if close else "Options of your script come after it."
         return click.UsageError(f"there is no option {error.option_name}\n{guess}", ctx)
+
+
+def _strategy_options(blocked: list[str]) -> dict[str, list[click.Option]]:
+    """Each installed strategy's own options."""
+    from distdoctor import plugins
+
+    found = plugins.load(blocked).strategies
+    return {name: training_options.strategy_options(strategy) for name, strategy in found.items()}
 
 
 def _listing(args: list[str]) -> Listing:

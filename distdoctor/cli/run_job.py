@@ -23,6 +23,7 @@ from distdoctor.cli.torchrun_options import torchrun_arguments
 from distdoctor.cli.training_options import training_values
 from distdoctor.errors import DoctorError, WrongUse
 from distdoctor.launch import devices
+from distdoctor.launch.factories import try_loaders
 from distdoctor.launch.job import RunningJob
 from distdoctor.launch.new_run_folder import make_run_folder, make_shared_folder
 from distdoctor.launch.other_launcher import nodes_of
@@ -209,7 +210,7 @@ class _Wanted:
             if command is not None:
                 wanted._launcher(command)
             else:
-                wanted._script()
+                wanted._script(values.get("loader"))
         return wanted
 
     def launch(self, folder: Path) -> Launch:
@@ -253,7 +254,8 @@ class _Wanted:
         if backend is None and not devices.visible_gpus():
             notice("no GPU is visible: the ranks train on the CPU with gloo")
 
-    def _script(self) -> None:
+    def _script(self, loader: str | None) -> None:
+        """`loader`: the user's function that the script calls for its loaders."""
         if not self.script:
             raise WrongUse(
                 "nothing to run",
@@ -266,7 +268,10 @@ class _Wanted:
                 way_out="A module needs -m, a program --no-python, another launcher `--` before it.",
             )
         self.name = Path(args.training_script).stem if not args.module else args.training_script
-        odd = devices.notice(self._ranks_here())
+        local = self._ranks_here()
+        if loader:
+            try_loaders(loader, local * self.nodes)
+        odd = devices.notice(local)
         if odd:
             notice(odd)
 

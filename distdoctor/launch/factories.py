@@ -1,4 +1,4 @@
-"""The user's own model and data, made once in a child process before any rank is started: whether that can be done at all."""
+"""The user's own functions, called once in a child process before any rank is started: whether they make what they should."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import select
 import signal
+from collections.abc import Callable
 from typing import NoReturn
 
 from distdoctor.errors import WrongUse
@@ -16,14 +17,30 @@ PATIENCE_SECONDS = 20.0  # a factory that takes longer is left to the ranks: nob
 
 
 def try_factories(request: TrainingRequest, ranks: int) -> None:
-    """Make data and model as a rank would, in a process of its own that leaves nothing behind here.
+    """Make data and model as a rank would.
 
     WrongUse: that fails, returns something else, or the model has not the blocks that the request needs for so many ranks.
     """
+    _tried(lambda: _make_training(request, ranks))
+
+
+def try_loaders(reference: str, ranks: int) -> None:
+    """Make the loaders as rank 0 would. WrongUse: that fails, or returns something that is no loader."""
+
+    def rehearsed() -> None:
+        from distdoctor.workloads.walk_loaders import rehearse
+
+        rehearse(reference, ranks)
+
+    _tried(rehearsed)
+
+
+def _tried(make: Callable[[], object]) -> None:
+    """Make it in a process of its own that leaves nothing behind here. WrongUse: as it says there."""
     reads, writes = os.pipe()
     pid = os.fork()
     if not pid:
-        _make_and_say(request, ranks, writes)
+        _make_and_say(make, writes)
     os.close(writes)
     try:
         ready, _, _ = select.select([reads], [], [], PATIENCE_SECONDS)
@@ -37,26 +54,30 @@ def try_factories(request: TrainingRequest, ranks: int) -> None:
         raise WrongUse(words, way_out=way_out)
 
 
-def _make_and_say(request: TrainingRequest, ranks: int, writes: int) -> NoReturn:
+def _make_and_say(make: Callable[[], object], writes: int) -> NoReturn:
     """In the child: what is wrong, as JSON through the pipe; nothing where all is well, whatever else happens."""
     try:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
-        from distdoctor.workloads.blocks import cut, recompute_activations
-        from distdoctor.workloads.factory import make_data, make_model
-        from distdoctor.workloads.shapes import Shapes
-
-        train_set, _ = make_data(request.data, request.data_path)
-        model = make_model(request.model, Shapes.of(train_set))
-        if request.checkpoint_activations:
-            recompute_activations(model)
-        if parts := parts_of_model(request, ranks):
-            cut(model, parts, purpose=f"--strategy {request.strategy}")
+        make()
     except WrongUse as error:
         os.write(writes, json.dumps([str(error)[:2000], error.way_out]).encode())
     finally:
         os._exit(0)
+
+
+def _make_training(request: TrainingRequest, ranks: int) -> None:
+    from distdoctor.workloads.blocks import cut, recompute_activations
+    from distdoctor.workloads.factory import make_data, make_model
+    from distdoctor.workloads.shapes import Shapes
+
+    train_set, _ = make_data(request.data, request.data_path)
+    model = make_model(request.model, Shapes.of(train_set))
+    if request.checkpoint_activations:
+        recompute_activations(model)
+    if parts := parts_of_model(request, ranks):
+        cut(model, parts, purpose=f"--strategy {request.strategy}")
 
 
 def parts_of_model(request: TrainingRequest, ranks: int) -> int:

@@ -6,15 +6,17 @@ import base64
 import datetime
 import importlib.metadata
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import resources
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import NOTE, Finding
+from distdoctor.diagnosis.finding import NOTE, Finding, Prescription
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 from distdoctor.report import json_report
@@ -30,12 +32,14 @@ MOST_ROWS = 200  # of one table in the page; the JSON has all
 LARGEST_RAW = 600_000  # bytes of JSON that a page carries
 NARROW = 350  # pixels that a picture has on a phone
 MOST_LINES = 2  # of source, on either side
+_CODE = re.compile(r"`([^`\n]+)`")
 _LONGEST = 400  # letters of one environment variable
 
 
 @cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.filters["as_code"] = _as_code
     return environment.from_string(resources.files(__package__).joinpath("page.html.jinja").read_text("utf-8"))
 
 
@@ -159,7 +163,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
         "place": shown(finding.place) if finding.place else "",
         "source": list(_source(finding, diagnosis)),
         "title": finding.title,
-        "confidence": str(finding.confidence),
+        "confidence": finding.sureness,
         "why": finding.why,
         "places": [
             {"ranks": named(p.ranks) if p.ranks else "", "where": shown(p.site), "role": p.role}
@@ -171,14 +175,23 @@ def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _cure(cure: Any, diagnosis: Diagnosis) -> dict[str, Any]:
+def _cure(cure: Prescription, diagnosis: Diagnosis) -> dict[str, Any]:
+    """In words: the change itself where it is one line, as in the terminal, else what the remedy is; and the lines to change."""
     remedy = diagnosis.remedies.get(cure.slug)
-    change = cure.patch.text if cure.patch else cure.change or (remedy.how if remedy else "")
+    what, how, usual = (remedy.what, remedy.how, remedy.effect) if remedy else (cure.slug, "", "")
+    if cure.patch is None and cure.change and "\n" not in cure.change:
+        return {"what": cure.change, "change": [], "effect": cure.effect}
+    change = cure.patch.text if cure.patch else cure.change or how
     return {
-        "what": remedy.what if remedy else cure.slug,
+        "what": what,
         "change": change.rstrip().split("\n") if change else [],
-        "effect": cure.effect or (remedy.effect if remedy else ""),
+        "effect": cure.effect or usual,
     }
+
+
+def _as_code(words: str) -> Markup:
+    """Text with what stands between backticks as code, everything in it escaped."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(words))))  # noqa: S704 - escaped before
 
 
 def _short_fix(finding: Finding, cures: list[dict[str, Any]]) -> str:

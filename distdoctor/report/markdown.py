@@ -38,7 +38,7 @@ def _row(finding: Finding) -> str:
     ranks = finding.ranks_named if finding.ranks else ""
     place = shown(finding.place) if finding.place else ""
     severity = (finding.severity or NOTE).word
-    cells = (f"{finding.code} {finding.slug}", severity, ranks, place, f"{finding.title} ({finding.confidence})")
+    cells = (f"{finding.code} {finding.slug}", severity, ranks, place, f"{finding.title} ({finding.sureness})")
     return f"| {' | '.join(map(_plain, cells))} |"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import ERROR
+from distdoctor.diagnosis.finding import ERROR, Finding
 from distdoctor.recording.job_log import LAUNCHER
 from distdoctor.recording.recording import Job, RankEnd
 
@@ -39,10 +39,15 @@ def root_cause(diagnosis: Diagnosis) -> RootCause | None:
     """The rank that the first error blames, else the rank that failed first; None when the job did not fail.
 
     The finding comes first: gloo often aborts an innocent rank, so who dies first is no proof. Nor is a signal that gloo sends a
-    rank while its interpreter goes down after an exception: then the exception is the cause.
+    rank while its interpreter goes down after an exception: then the exception is the cause. Where both sides are named because
+    nothing tells which one is wrong, no rank is; and of a job that failed, none for what held up nobody.
     """
     ends = diagnosis.job.ends
-    first = [finding for finding in diagnosis.at_least(ERROR)[:1] if finding.ranks]
+    first = [
+        finding
+        for finding in diagnosis.at_least(ERROR)[:1]
+        if finding.ranks and not finding.undecided and not (failed(diagnosis.job) and _went_on_past(diagnosis, finding))
+    ]
     blamed = [finding.ranks[0] for finding in first]
     raised = {finding.ranks[0]: str(finding.evidence.get("exception") or "").partition("\n")[0] for finding in first}
     if not (failed(diagnosis.job) or blamed):
@@ -75,6 +80,12 @@ def brought_down(diagnosis: Diagnosis) -> tuple[int, ...]:
     blamed = {cause.rank, *(rank for finding in diagnosis.at_least(ERROR) for rank in finding.ranks)}
     ends = sorted(diagnosis.job.ends.items())
     return tuple(rank for rank, end in ends if rank not in blamed and (end.ended_by_launcher or failed_by_itself(end)))
+
+
+def _went_on_past(diagnosis: Diagnosis, finding: Finding) -> bool:
+    """Whether it held up nobody, and its rank came to its end all the same: a NaN ends no other rank."""
+    end = diagnosis.job.ends.get(finding.ranks[0])
+    return finding.area != "hang" and end is not None and not (end.ended_by_launcher or failed_by_itself(end))
 
 
 def after(job: Job, ranks: Collection[int] = ()) -> str:

@@ -65,7 +65,7 @@ def _middle(times: Sequence[StepTimes]) -> StepTimes:
 
 
 def _slowest(times: Sequence[StepTimes]) -> tuple[str, ...]:
-    """Whom the others wait for, where one rank needs clearly more than the others."""
+    """Whom the others wait for, where one rank needs clearly more than the others, and a column shows most of it."""
     if len(times) < 2:
         return ()
     ordered = sorted(times, key=lambda one: one.own)
@@ -74,6 +74,8 @@ def _slowest(times: Sequence[StepTimes]) -> tuple[str, ...]:
         return ()
     more = {phase: most.of(phase) - middle.of(phase) for phase in PHASES if phase != "waiting"}
     phase = max(more, key=lambda name: -1.0 if math.isnan(more[name]) else more[name])
+    if not more[phase] >= (most.own - middle.own) / 2:
+        return ()
     waits = [one.rank for one in times if one.waiting > 0.1 * one.step and one is not most]
     who = f"; ranks {compress(waits)} wait" if len(waits) > 1 else f"; rank {waits[0]} waits" if waits else ""
     return (f"  rank {most.rank} needs {milliseconds(most.own - middle.own)} more of each step, most in {phase}{who}",)

@@ -9,6 +9,7 @@ there is one, on the loader, its sampler or its data set, as a training loop sho
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,9 +17,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from distdoctor.errors import WrongUse
-from distdoctor.workloads.factory import imported
+from distdoctor.workloads.factory import imported, made
 
 EVALUATING = ("val", "test", "eval")
 _TOLD = ("sampler", "batch_sampler", "dataset")  # of a loader, where a set_epoch may be
@@ -27,7 +30,7 @@ _TOLD = ("sampler", "batch_sampler", "dataset")  # of a loader, where a set_epoc
 def walk(factory: str, epochs: int, batches: int | None = None) -> None:
     """Read every loader of the factory for so many epochs (or only the first `batches` of each), side by side in all ranks."""
     dist.init_process_group("gloo")
-    loaders = named_loaders(imported(factory)())
+    loaders = named_loaders(factory, imported(factory)())
     # It says which ranks would average gradients: all. Nothing is ever computed with it, so uneven shares do not hang.
     replica = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.0)
@@ -46,6 +49,34 @@ def walk(factory: str, epochs: int, batches: int | None = None) -> None:
     dist.barrier()
     del replica, optimizer
     dist.destroy_process_group()
+
+
+def rehearse(factory: str, ranks: int) -> None:
+    """Make the loaders as rank 0 of so many would, in this process alone: its process group sends nothing.
+
+    What fails after the factory exchanged something is left to the real ranks: it received nothing true here.
+
+    WrongUse: the factory fails, or returns something that is no loader.
+    """
+    world = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    os.environ.update({name: str(value) for name, value in world.items()})
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    with _Exchanges() as exchanges:  # type: ignore[no-untyped-call]
+        try:
+            named_loaders(factory, made(factory))
+        except WrongUse:
+            if not exchanges.any:
+                raise
+
+
+class _Exchanges(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Whether anything was exchanged while it was entered."""
+
+    any = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.any = self.any or func.namespace == "c10d"
+        return func(*args, **(kwargs or {}))
 
 
 class Exchanged:
@@ -70,18 +101,18 @@ class Exchanged:
             handle.wait()
 
 
-def named_loaders(made: Any) -> Mapping[str, Any]:
-    """The loaders by name, from whatever the factory returned."""
-    if isinstance(made, Mapping):
-        found = dict(made)
-    elif isinstance(made, Sequence):
-        found = {f"loader {number}": one for number, one in enumerate(made)}
+def named_loaders(factory: str, returned: Any) -> Mapping[str, Any]:
+    """The loaders by name, from whatever the factory returned. WrongUse: that is no loader."""
+    if isinstance(returned, Mapping):
+        found = dict(returned)
+    elif isinstance(returned, Sequence):
+        found = {f"loader {number}": one for number, one in enumerate(returned)}
     else:
-        found = {"loader": made}
+        found = {"loader": returned}
     odd = [type(one).__name__ for one in found.values() if not hasattr(one, "__iter__")]
     if odd or not found:
         raise WrongUse(
-            f"the factory returned {odd[0] if odd else 'no loader'}",
+            f"{factory} returned {odd[0] if odd else 'no loader'}",
             way_out="Let it return a DataLoader, a list of them, or a dict of them by name.",
         )
     return found

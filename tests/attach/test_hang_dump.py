@@ -82,12 +82,12 @@ def test_what_each_rank_waits_for_is_named_by_the_evidence_at_hand(jobs: Start, 
     assert by_rank[0]["title"].startswith(f"holds the lock on {tmp_path}/cache.lock while it waits in all_reduce")
     assert fixes[0].startswith(f"release {tmp_path}/cache.lock on rank 0 before victim.py:")
     assert fixes[3].startswith(f"remove the breakpoint at victim.py:{prompt}")
-    assert "it holds loss_lock and waits for log_lock, which thread" in by_rank[4]["title"]
+    assert "it holds `loss_lock` and waits for `log_lock`, which thread" in by_rank[4]["title"]
     first, second = (
         line_of("    with loss_lock:\n        taken.wait"),
         line_of("        with log_lock:\n            taken.set"),
     )
-    assert f"victim.py:{first} takes loss_lock first, victim.py:{second} takes log_lock first" in fixes[4]
+    assert f"victim.py:{first} takes `loss_lock` first, victim.py:{second} takes `log_lock` first" in fixes[4]
 
 
 def test_a_stopped_rank_is_named_and_stays_as_it_was(jobs: Start) -> None:

@@ -27,6 +27,30 @@ def fails():
 
 def nothing():
     return None
+
+def wants(path, *, shuffle):
+    return None
+
+def exits():
+    raise SystemExit("no data here")
+
+def sharded():
+    import torch.distributed as dist
+    return open(f"shard-{dist.get_rank()}-of-{dist.get_world_size()}")
+
+number = 3
+"""
+AGREED = """
+def loader():
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+    sizes = [None] * dist.get_world_size()
+    dist.all_gather_object(sizes, dist.get_rank())
+    if sizes != [0, 1]:
+        raise ValueError(f"every rank has its own share, but not here: {sizes}")
+    data = TensorDataset(torch.arange(8.0))
+    return DataLoader(data, sampler=DistributedSampler(data))
 """
 DDP = ["run", "--strategy", "ddp", "--nproc", "2"]
 NO_BLOCKS = "Whole cannot be cut into blocks, which --checkpoint-activations needs"
@@ -53,6 +77,18 @@ WRONG_USE: list[tuple[list[str], str]] = [
     (["advise", "--gpus", "2x1GiB", "--model", "mine:whole", "--checkpoint-activations"], NO_BLOCKS),
     (["advise", "--gpus", "2x1GiB", "--model", "mine:fails"], "mine:fails failed: RuntimeError: no weights here"),
     (["check-data", "--loader", "foo"], "--loader foo names no function"),
+    (["check-data", "--loader", "mine:gone"], "has no gone"),
+    (["check-data", "--loader", "gone:make"], "there is no module gone"),
+    (["check-data", "--loader", "broken:make"], "broken:make failed: SyntaxError: invalid syntax (broken.py:1)"),
+    (["check-data", "--loader", "mine:number"], "mine:number is no function, it is of type int"),
+    (["check-data", "--loader", "mine:wants"], "mine:wants wants path, shuffle, which distdoctor cannot know"),
+    (["check-data", "--loader", "mine:fails"], "mine:fails failed: RuntimeError: no weights here (mine.py:13)"),
+    (["check-data", "--loader", "mine:exits"], "mine:exits failed: SystemExit: no data here (mine.py:22)"),
+    (["check-data", "--loader", "mine:nothing"], "mine:nothing returned NoneType"),
+    (["check-data", "--loader", "mine:sharded"], "No such file or directory: 'shard-0-of-2' (mine.py:26)"),
+    ([*DDP, "--model", "broken:make"], "broken:make failed: SyntaxError: invalid syntax (broken.py:1)"),
+    ([*DDP, "--model", "mine:number"], "mine:number is no function, it is of type int"),
+    (["compare", "--model", "mine:fails"], "mine:fails failed: RuntimeError: no weights here (mine.py:13)"),
     (["check-data", "--dry"], "--dry needs to know which loaders to read"),
     (["advise", "--gpus", "many"], "--gpus many says neither how many devices nor how much memory"),
     (["runs", "--keep", "2"], "--keep 2 without --prune removes nothing"),
@@ -82,6 +118,7 @@ def test_bad_input_is_one_sentence_and_a_way_out(
 ) -> None:
     (tmp_path / "train.py").write_text("raise SystemExit('a rank was started')\n")
     (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "broken.py").write_text("def make(:\n")
     (tmp_path / "garbage.txt").write_text("nothing\n")
     (tmp_path / "empty").mkdir()
 
@@ -95,6 +132,15 @@ def test_bad_input_is_one_sentence_and_a_way_out(
     assert way_out[0].startswith("  ")
     assert not done.out
     assert not list(tmp_path.glob(".distdoctor/runs/2*"))
+
+
+def test_loaders_whose_files_the_ranks_exchange_are_left_to_the_ranks(say: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "agreed.py").write_text(AGREED)
+
+    done = say("check-data", "--loader", "agreed:loader")
+
+    assert done.code == 0, done.err
+    assert "8 samples of TensorDataset" in done.out
 
 
 ODD = ("fifo", "fifo.log", "fifo.pt", "fifo.safetensors", "fifo.json", "fifo.ddb", "fifo.trace")

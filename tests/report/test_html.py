@@ -14,6 +14,7 @@ from browser import chromium
 from sick import PLUGINS, diagnosis_of, fresh_diagnosis_of, own
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.diagnosis.finding import Prescription
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.report import html
 from distdoctor.report.pictures import gallery
@@ -299,3 +300,29 @@ def test_ranks_that_drew_the_same_are_one_strip_and_no_name_runs_into_what_is_dr
     assert picture is not None
     texts = re.findall(r'<text x="0.0"[^>]*>([^<]*)<', str(picture.svg))
     assert texts[1:] == ["0-4,6-63 (63)", "rank 5", "all ranks"]
+
+
+def test_a_fix_of_one_line_stands_alone_as_in_the_terminal_and_backticks_are_code() -> None:
+    diagnosis = sick("DD103")
+    (finding,) = diagnosis.findings
+    slug = finding.prescriptions[0].slug
+    other = replace(finding, why="`if x < 1 & y:` decides", prescriptions=(Prescription(slug, change="do `this`"),))
+
+    page = html.render(replace(diagnosis, findings=(other,)))
+
+    assert "<strong>Fix:</strong> do <code>this</code>" in page
+    assert "<code>if x &lt; 1 &amp; y:</code> decides" in page
+    assert diagnosis.remedies[slug].what not in page
+    assert diagnosis.remedies[slug].effect not in page
+
+
+def test_ranks_in_one_call_are_one_box_although_waits_of_several_come_from_it() -> None:
+    script = recording(ranks=2).collective("all_reduce", [8], site="train.py:41 train_step")
+    script.collective("all_reduce", [2], only=0, site="train.py:54 main", asynchronous=True)
+    script.collective("all_reduce", [3], only=1, site="train.py:54 main")
+    script.collective("all_reduce", [1], site="train.py:55 main")
+
+    mine, others = pictures(fresh_diagnosis_of(script.live()))
+
+    (waits,) = [one for one in (*mine, *others) if one.name == "waits"]
+    assert sorted(row[0] for row in waits.table.cells) == ["rank 0", "rank 1"]

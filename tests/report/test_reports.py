@@ -205,6 +205,23 @@ def test_the_finding_names_the_root_cause_even_where_an_innocent_rank_died_first
     assert brought_down(diagnosis) == (0,)
 
 
+def test_what_held_up_nobody_has_ended_nobody() -> None:
+    not_finite = replace(SKIPPED, code="DD801", area="numerics", stalls=None)
+    went_on = diagnosis_of(not_finite, exit_code=1, ends={0: RankEnd(None, 6), 3: RankEnd(0)})
+    failed_too = diagnosis_of(not_finite, exit_code=1, ends={0: RankEnd(None, 6), 3: RankEnd(1)})
+
+    causes = [root_cause(one) for one in (went_on, failed_too)]
+
+    assert [(cause.rank, cause.words) for cause in causes if cause] == [(0, "SIGABRT"), (3, "exit code 1")]
+    assert [brought_down(one) for one in (went_on, failed_too)] == [(), (0,)]
+
+
+def test_of_two_sides_of_which_nothing_tells_the_wrong_one_no_rank_is_the_root_cause() -> None:
+    differs = replace(SKIPPED, code="DD201", area="replicas", stalls=None, undecided=True)
+
+    assert root_cause(diagnosis_of(differs, exit_code=0, ends={0: RankEnd(0), 3: RankEnd(0)})) is None
+
+
 def test_a_signal_on_the_way_out_after_an_exception_is_no_cause() -> None:
     raised = replace(SKIPPED, evidence={"exception": "ValueError: the batch is empty\nin row 3"})
 
@@ -326,6 +343,6 @@ def test_every_format_gives_the_same_verdict(code: str) -> None:
     assert result["message"]["text"].partition("\n")[0] == first
     assert github.render(found).partition("::")[2].partition("::")[2].partition("%0A")[0] == first.replace("%", "%25")
     assert first in markdown.render(found)
-    assert unescape(page[1]).endswith(finding.title)
+    assert unescape(re.sub("</?code>", "`", page[1])).endswith(finding.title)
     assert (document["code"], document["title"], document["ranks"]) == (code, finding.title, list(finding.ranks))
     assert document["confidence"] == str(finding.confidence) == result["properties"]["confidence"]

@@ -9,6 +9,7 @@ from sick import PLUGINS
 from distdoctor.diagnosis.speed.step_times import step_times
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.report.step_table import step_table
+from distdoctor.testing.timing import timed_job
 
 CHECKS = PLUGINS.checks
 
@@ -31,3 +32,14 @@ def test_the_phases_of_a_step_add_up_to_it() -> None:
 
 def test_a_job_without_steps_has_no_table() -> None:
     assert step_table(Recording(Job(), {})) is None
+
+
+def test_no_rank_is_named_where_no_column_shows_what_it_needs_more_time_for() -> None:
+    job = timed_job(2)
+    for _ in range(15):
+        job.steps(1, data={1: 31}).steps(1, forward={1: 50}).steps(1, backward={1: 60})
+
+    table = step_table(job.recording())
+
+    assert table is not None
+    assert len(table.lines()) == 4

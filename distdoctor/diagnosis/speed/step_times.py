@@ -32,6 +32,7 @@ class StepTimes:
     waiting: float  # for other ranks: in collectives that block, for handles, behind the last bucket of backward
     optimizer: float
     other: float  # what no phase accounts for
+    own: float  # of a step without the waiting, what the rank itself needs: whoever needs most is waited for
     on_cpu: bool
 
     phases: ClassVar[tuple[str, ...]] = PHASES
@@ -39,11 +40,6 @@ class StepTimes:
     def of(self, phase: str) -> float:
         found: float = getattr(self, phase)
         return found
-
-    @property
-    def own(self) -> float:
-        """Of a step, what the rank itself needs: whoever needs most is waited for."""
-        return self.step - (0.0 if np.isnan(self.waiting) else self.waiting)
 
 
 def step_times(recording: Recording) -> tuple[StepTimes, ...]:
@@ -77,6 +73,7 @@ def _medians(times: RankTimes) -> StepTimes:
     }
     known = sum(np.nan_to_num(part) for part in parts.values())
     parts["other"] = np.maximum(wall - known, 0.0)
+    parts["own"] = wall - np.nan_to_num(parts["waiting"])
     step, *medians = _medians_of(np.stack([wall, *parts.values()]))
     return StepTimes(times.rank, len(times.steps), step, **dict(zip(parts, medians, strict=True)), on_cpu=times.on_cpu)
 

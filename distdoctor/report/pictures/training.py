@@ -50,6 +50,8 @@ def divergence(recording: Recording) -> Picture | None:
     layers = _alike(_layers(steps, chosen), chosen, steps)
     views = tuple(_map_of(step, layers, columns, steps[step]) for step in chosen)
     title = "All layers are the same on all replicas"
+    if any(_has_nan([one for one in gradients.ranks[rank].updates if one.step in chosen]) for rank in ranks):
+        title = "The replicas do not differ, but what they hold is not finite"
     if parted is not None:
         since = (
             f"from step {parted} on" if parted > min(steps) or parted < 2 else f"at step {parted}, the oldest on record"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import networkx as nx
 from markupsafe import Markup
 
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.derived import derived
+from distdoctor.diagnosis.hang.live.rank_activity import RankActivity
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wait_for import Wait
@@ -71,14 +72,19 @@ def _by_records(recording: Recording) -> tuple[list[_Node], list[tuple[int, int]
         verdict = derived(Verdict, recording)
     except NotSeen:
         return None
-    sides = [side for wait in verdict.waits for side in _sides(wait)]
+    # Waits of several ranks may have one divergence behind them.
+    sides = list(dict.fromkeys(side for wait in verdict.waits for side in _sides(wait)))
     wanted = {rank for side in sides for rank in side.needs}
     if not wanted or len(sides) > MOST_NODES:
         return None
     inside: set[int] = {rank for side in sides for rank in side.ranks}
     nodes = [_Node(side.ranks, side.call.words, _at(side.call.site), True) for side in sides]
     rest: dict[tuple[str, str], list[int]] = {}
+    standings = _standings(recording)
     for rank in sorted(wanted - inside):
+        if rank in standings:  # what it did is more than how it was ended after that
+            rest.setdefault((standings[rank].words, _at(standings[rank].site)), []).append(rank)
+            continue
         ending = verdict.endings.get(rank)
         last = verdict.timeline(rank).last_site if rank in verdict.facts.timelines else None
         words = f"{ending.how} {ending.kind}".strip() if ending is not None else "is in no collective"
@@ -108,17 +114,16 @@ def _sides(wait: Wait) -> Iterator[_Side]:
         yield _Side(tuple(sorted(variant.ranks)), variant.call, everybody - set(variant.ranks))
 
 
-def _by_stacks(recording: Recording) -> tuple[list[_Node], list[tuple[int, int]]] | None:
-    from dataclasses import replace
-
+def _standings(recording: Recording) -> Mapping[int, RankActivity]:
+    """What each rank was doing by the stacks; {} where they do not show that some wait for others."""
     stacks = stacks_of(recording)
-    if not stacks:
-        return None
-    stall = Stall.of(replace(recording, stacks=stacks))
-    if not stall.waiting or not stall.others:
-        return None
+    stall = Stall.of(replace(recording, stacks=stacks)) if stacks else None
+    return stall.standings if stall is not None and stall.waiting and stall.others else {}
+
+
+def _by_stacks(recording: Recording) -> tuple[list[_Node], list[tuple[int, int]]] | None:
     groups: dict[tuple[str, str, bool], list[int]] = {}
-    for standing in stall.standings.values():
+    for standing in _standings(recording).values():
         key = (standing.words, _at(standing.site), standing.waits_for_ranks)
         groups.setdefault(key, []).append(standing.rank)
     nodes = [_Node(tuple(ranks), *key) for key, ranks in list(groups.items())[:MOST_NODES]]

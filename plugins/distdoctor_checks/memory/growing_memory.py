@@ -79,6 +79,11 @@ class Growth:
         return self.holder.per_step(self.looks)
 
     @property
+    def saved_per_step(self) -> float:
+        """What the graph alone keeps: a tensor that is detached keeps its own values."""
+        return slope([look.step for look in self.looks], [look.saved for look in self.looks])
+
+    @property
     def nodes_per_step(self) -> float:
         return slope([look.step for look in self.looks], [look.nodes for look in self.looks])
 
@@ -205,8 +210,11 @@ def _cure(growth: Growth) -> Prescription:
     if growth.only_hooks:
         effect = f"{growth.hooks_per_step:.3g} calls less in each further forward or backward pass, for every step that was made"
         return Prescription("bound-what-is-kept", change=REGISTER_ONCE, effect=effect)
-    less = mib(growth.bytes_per_step) if growth.bytes_per_step >= 1024 else f"{growth.nodes_per_step:.0f} graph nodes"
+    freed = growth.saved_per_step if growth.graph else growth.bytes_per_step
+    less = mib(freed) if freed >= 1024 else f"{growth.nodes_per_step:.0f} graph nodes"
     effect = f"{less} less every step, as measured between samples of `{holder.label}`"
+    if growth.graph and growth.bytes_per_step - freed >= MIB / 8:
+        effect += f"; the {mib(growth.bytes_per_step - freed)} of the tensors in it stay"
     if keeps_hooks(holder.label):
         return Prescription("bound-what-is-kept", change=REGISTER_ONCE, effect=effect)
     if not growth.graph:

@@ -139,19 +139,19 @@ def _in_lock(process: ProcessStacks, sources: Mapping[str, str]) -> Obstacle | N
     if other is None:
         return None
     taken = other.holds[mine.wants]
-    also = ((taken, f"{other.name} takes {mine.wants} here"), (other.site, f"{other.name} is here"))
+    also = ((taken, f"{other.name} takes `{mine.wants}` here"), (other.site, f"{other.name} is here"))
     if other.wants and other.wants in mine.holds:
         return Obstacle(
-            f"its threads wait for each other: it holds {other.wants} and waits for {mine.wants}, which {other.name} holds while "
-            f"it waits for {other.wants}",
-            f"take {other.wants} and {mine.wants} in one order in all threads: {_short(mine.holds[other.wants])} takes "
-            f"{other.wants} first, {_short(taken)} takes {mine.wants} first",
+            f"its threads wait for each other: it holds `{other.wants}` and waits for `{mine.wants}`, which {other.name} holds "
+            f"while it waits for `{other.wants}`",
+            f"take `{other.wants}` and `{mine.wants}` in one order in all threads: {_short(mine.holds[other.wants])} takes "
+            f"`{other.wants}` first, {_short(taken)} takes `{mine.wants}` first",
             {"cycle of locks": [mine.wants, other.wants]},
             also,
         )
     return Obstacle(
-        f"{mine.wants} is taken by {other.name}, which is at {_short(other.site)}",
-        f"release {mine.wants} in {other.name} before what it does at {_short(other.site)}, or give the wait at "
+        f"`{mine.wants}` is taken by {other.name}, which is at {_short(other.site)}",
+        f"release `{mine.wants}` in {other.name} before what it does at {_short(other.site)}, or give the wait at "
         f"{_short(mine.site)} a timeout",
         {"lock": mine.wants, "taken by": other.name},
         also,
