@@ -12,7 +12,8 @@ import rich_click
 
 from distdoctor.cli.options import no_plugin
 from distdoctor.cli.references import try_factories_of
-from distdoctor.cli.training_options import PANEL, PREFIX, training_options, training_values
+from distdoctor.cli.strategy_options import PREFIX
+from distdoctor.cli.training_options import PANEL, training_options, training_values
 from distdoctor.errors import WrongUse
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ def strategy_options() -> dict[str, list[click.Option]]:
     """The own options of each strategy, as far as completing needs them."""
 
     def read_off(plugins: Plugins) -> dict[str, list[Any]]:
-        from distdoctor.cli.training_options import strategy_options
+        from distdoctor.cli.strategy_options import strategy_options
 
         return {one.name: [_kept(option) for option in strategy_options(one)] for one in plugins.strategies.values()}
 

@@ -14,6 +14,7 @@ import rich_click
 from distdoctor.cli import completion, torchrun_options, training_options
 from distdoctor.cli.fire_drills import Listing
 from distdoctor.cli.options import ON_HANG, notify, reporting
+from distdoctor.cli.strategy_options import strategy_options
 from distdoctor.errors import WrongUse
 
 # What parsing hands on, by names in click's `meta`.
@@ -80,7 +81,7 @@ def _strategy_options(blocked: list[str]) -> dict[str, list[click.Option]]:
     from distdoctor import plugins
 
     found = plugins.load(blocked).strategies
-    return {name: training_options.strategy_options(strategy) for name, strategy in found.items()}
+    return {name: strategy_options(strategy) for name, strategy in found.items()}
 
 
 def _listing(args: list[str]) -> Listing:
