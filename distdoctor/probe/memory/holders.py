@@ -1,4 +1,5 @@
-"""Who keeps tensors: the user's variables, the attributes of the user's objects, the globals of the user's modules.
+"""Who keeps tensors: the user's variables, the attributes of the user's objects and of models that a framework holds, the globals
+of the user's modules.
 
 A look reads what is there and calls nothing of the user's: no property, no `__iter__`, no `__len__` of a subclass. It ends after
 a set time of its own thread. What it found are numbers and names; when it is over it holds no object.
@@ -11,7 +12,7 @@ import gc
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import thread_time
 from typing import Any, NamedTuple
@@ -67,6 +68,7 @@ class HolderScan:
     since: int = 0
     seconds: float = 0.02
     only_frames: bool = False
+    models: Sequence[nn.Module] = ()  # whoever holds them: a trainer's model is no variable of the user's
     _seen: set[int] = field(default_factory=set)
     _deadline: float = 0.0
     _piles: dict[tuple[str, types.CodeType], list[Any]] = field(
@@ -109,6 +111,8 @@ class HolderScan:
             yield from self._of_stack(frame)
         if self.only_frames:
             return
+        for model in self.models:
+            yield type(model).__name__, model, site_text(users_class(model), 0, type(model).__name__)
         for name, path in users_modules().items():
             module = sys.modules.get(name)
             site = site_text(path, 0, "<module>")

@@ -231,7 +231,8 @@ class MemoryStream(MemoryContext):
         began = time.thread_time()
         self.count_categories()
         before, self._looked_at = self._looked_at, graphs.now()
-        units = HolderScan(self.known, before=before, seconds=0.2 if self.deep else 0.02).units()
+        limit = 0.2 if self.deep else 0.02
+        units = HolderScan(self.known, before=before, seconds=limit, models=self.trees.roots()).units()
         worth = [one for one in units if one.flags & HolderFlag.GRAPH or one.bytes >= LEAST_BYTES or one.kind == HOOKS]
         worth.sort(key=lambda one: (-one.graph.old, -one.graph.saved, -one.bytes))
         for unit in worth[:MOST_UNITS]:

@@ -111,6 +111,23 @@ def test_a_look_finds_what_classes_and_unbounded_caches_hold() -> None:
     assert units["cached (lru_cache)"].bytes == 52
 
 
+class Monitored(torch.nn.Module):
+    """A model that keeps a sum of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+        self.total = self.inner(torch.ones(2, 4)).sum()
+
+
+def test_a_look_finds_what_a_model_keeps_that_only_a_framework_holds() -> None:
+    held_by_a_trainer = (lambda model: lambda: model)(Monitored())  # no variable of the user's
+    units = {unit.label: unit for unit in HolderScan(Storages(), seconds=5, models=[held_by_a_trainer()]).units()}
+
+    assert units["Monitored.total"].graph.nodes > 1
+    assert units["Monitored.total"].site.startswith(__file__)
+
+
 def test_hooks_of_one_function_are_counted_over_all_modules_whatever_they_keep() -> None:
     def note(number: int, *_: object) -> None:
         """A hook."""
