@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import weakref
 from collections import deque
 from typing import Any, ClassVar
@@ -121,8 +122,8 @@ class Monitored(torch.nn.Module):
 
 
 def test_a_look_finds_what_a_model_keeps_that_only_a_framework_holds() -> None:
-    held_by_a_trainer = (lambda model: lambda: model)(Monitored())  # no variable of the user's
-    units = {unit.label: unit for unit in HolderScan(Storages(), seconds=5, models=[held_by_a_trainer()]).units()}
+    trainer = itertools.repeat(Monitored())  # the model is no variable of the user's
+    units = {unit.label: unit for unit in HolderScan(Storages(), seconds=5, models=[next(trainer)]).units()}
 
     assert units["Monitored.total"].graph.nodes > 1
     assert units["Monitored.total"].site.startswith(__file__)
