@@ -22,6 +22,7 @@ from distdoctor.errors import UnreadableRecording
 from distdoctor.recording import earlier_bundles
 from distdoctor.recording.bundle_rows import COARSEST, quantum_of, restore, told
 from distdoctor.recording.files import head_of, read_bytes
+from distdoctor.recording.foreign_values import parse_json, require_few_values
 from distdoctor.recording.kept_steps import newest_steps, ranks_agree, spread_steps, steps_in_common
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
 from distdoctor.recording.row_columns import Section, read_sections, write_sections
@@ -41,7 +42,7 @@ _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 3, "lc": 0, "pb": 0}]
 LARGEST_BYTES = 256 << 20  # unpacked, what foretold numbers leave; beyond that somebody means harm
 LARGEST_RANK = 8 << 20  # bytes of records; a trace has 4 MiB of them at most
 _MEMORY = 64 << 20  # bytes that unpacking may take beside what it unpacks; our filters take 4 MiB
-LARGEST_FILE = 256 << 20  # of one host: a bundle has some 10 KB a rank, a document of hang-dump a third more
+LARGEST_FILE = 64 << 20  # of one host: a bundle has some 10 KB a rank, a document of hang-dump a third more
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
 KEPT_OF_OTHERS = 512
@@ -219,6 +220,7 @@ def unpack(data: bytes, source: str) -> Recording:
         raw = unpacker.decompress(data[len(MAGIC) + 1 :], LARGEST_BYTES)
         if not unpacker.eof:
             raise ValueError(f"it is cut off, or larger than {LARGEST_BYTES >> 20} MiB")
+        require_few_values(raw)
         found = msgspec.msgpack.decode(raw, type=_Bundle)
         sections = (section for one in found.ranks for section in one.sections.values())
         if sum(section.rows * section.stride for section in sections) > LARGEST_RANK * len(found.ranks):
@@ -302,8 +304,8 @@ def bundles_in(path: Path) -> list[Recording]:
 def bundles_of(text: bytes, source: str) -> list[Recording]:
     """The same of the document's text; `source` names it in errors."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = parse_json(text)
+    except ValueError:
         return []
     if not isinstance(document, Mapping) or not isinstance(document.get(IN_JSON), str):
         return []
