@@ -17,6 +17,7 @@ import msgspec
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.coverage import Coverage
+from distdoctor.recording.foreign_values import parse_json
 
 MAGIC = b"DDVERDICT1"  # the last digit is the format: readers refuse another one
 LARGEST_BYTES = 64 << 20  # unpacked; of 10,240 ranks it is 1 to 2 MiB
@@ -57,7 +58,7 @@ def unpack_verdict(data: bytes) -> Diagnosis:
         text = unpacker.decompress(data[len(MAGIC) :], LARGEST_BYTES)
         if not unpacker.eof:
             raise ValueError(f"it is cut off, or larger than {LARGEST_BYTES >> 20} MiB")
-        sent = msgspec.convert(json.loads(text), _sent(), str_keys=True)
+        sent = msgspec.convert(parse_json(text), _sent(), str_keys=True)
         found = Diagnosis(**{name: getattr(sent, name) for name in _NAMES})
         if not all(0 <= number <= MOST_RANKS for number in _numbers(found)):
             raise ValueError("it names ranks that cannot be")

@@ -32,6 +32,7 @@ from distdoctor.recording.alike_parts import (
 )
 from distdoctor.recording.bundle_rows import COARSEST, quantum_of, restore, told
 from distdoctor.recording.files import head_of, read_bytes
+from distdoctor.recording.foreign_values import parse_json, require_few_values
 from distdoctor.recording.kept_steps import newest_steps, ranks_agree, spread_steps, steps_in_common
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
 from distdoctor.recording.row_columns import Section, columns_of, read_sections, write_sections
@@ -48,7 +49,7 @@ APART = 7  # the same, without what other hosts have as well: it lies in no file
 READABLE = (3, 4, 5, VERSION)  # readers refuse another number
 LARGEST_BYTES = 256 << 20  # unpacked, what foretold numbers leave; beyond that somebody means harm
 LARGEST_RANK = 8 << 20  # bytes of records; a trace has 4 MiB of them at most
-LARGEST_FILE = 256 << 20  # of one host: a bundle has some 10 KB a rank, a document of hang-dump a third more
+LARGEST_FILE = 64 << 20  # of one host: a bundle has some 10 KB a rank, a document of hang-dump a third more
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
 KEPT = {"calls": 256, "steps": 64, "times": 64, "blocks": 16, "tensors": 1 << 14}
 KEPT_OF_OTHERS = 512
@@ -256,6 +257,7 @@ def unpack(data: bytes, source: str, piece: Callable[[bytes], bytes] | None = No
         raw = unpacker.decompress(data[len(MAGIC) + 1 :], LARGEST_BYTES)
         if not unpacker.eof:
             raise ValueError(f"it is cut off, or larger than {LARGEST_BYTES >> 20} MiB")
+        require_few_values(raw)
         found = msgspec.msgpack.decode(raw, type=_Bundle)
         if piece is not None and version == APART:
             _join(found, piece)
@@ -341,8 +343,8 @@ def bundles_in(path: Path) -> list[Recording]:
 def bundles_of(text: bytes, source: str) -> list[Recording]:
     """The same of the document's text; `source` names it in errors."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = parse_json(text)
+    except ValueError:
         return []
     if not isinstance(document, Mapping) or not isinstance(document.get(IN_JSON), str):
         return []

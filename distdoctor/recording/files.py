@@ -7,7 +7,6 @@ Standard library only: this module is imported inside the ranks.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import stat
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from distdoctor.errors import UnreadableRecording
+from distdoctor.recording.foreign_values import parse_json
 
 LARGEST_JSON = 64 << 20  # of what distdoctor writes beside the traces: a line per layer or rank
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,14 +70,13 @@ def _content(path: Path, file: BinaryIO, most_bytes: int, from_end: bool) -> byt
 def read_json(path: Path, most_bytes: int) -> Any:
     """The JSON document in a file.
 
-    UnreadableRecording: as for `read_bytes`, or what it holds is no JSON that Python can hold.
+    UnreadableRecording: as for `read_bytes`, or what it holds is no JSON that fits into memory.
     """
     content = read_bytes(path, most_bytes)
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as trouble:
-        why = "nested too deeply" if isinstance(trouble, RecursionError) else str(trouble)[:200]
-        raise _refused(path, f"holds no JSON: {why}") from None
+        return parse_json(content)
+    except ValueError as trouble:
+        raise _refused(path, f"holds no JSON that can be read: {str(trouble)[:200]}") from None
 
 
 def _refused(path: Path, why: str) -> UnreadableRecording:

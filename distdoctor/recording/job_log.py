@@ -8,19 +8,22 @@ Every pattern runs in linear time: no two neighbouring parts of one can match th
 
 from __future__ import annotations
 
+import io
+import itertools
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.files import opened
 from distdoctor.recording.nccl_remark import remark_in
 from distdoctor.recording.printed_rank import PrintedRanks
-from distdoctor.recording.recording import Job, RankEnd, Recording
+from distdoctor.recording.recording import Job, RankEnd, Recording, Trouble
 from distdoctor.recording.slurm_ends import SAYS, SlurmEnds
 from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import is_users_path
@@ -33,6 +36,9 @@ _NO_TEXT = {  # first bytes -> (what such a file is, what makes text of it)
     b"\xff\xfe": ("UTF-16", "iconv -f UTF-16"), b"\xfe\xff": ("UTF-16", "iconv -f UTF-16"),
 }  # fmt: skip
 LARGEST_BYTES = 256 << 20  # of a longer log only the end is read: that is where a job says why it died
+MOST_SENT = 4 << 30  # by the standard input: some seconds of reading
+_BLOCK = 1 << 20
+FIRST_LINES, LAST_LINES = 20_000, 80_000  # that tell something; a job that prints more of them repeats itself
 
 _INNER_RANK = re.compile(r"\[Rank (\d+)\]")
 _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\.?\s{0,4}(\d+) vs (\d+)")
@@ -123,11 +129,43 @@ _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 
 
 def read_log_stream(stream: BinaryIO) -> Recording:
-    """What a log tells that comes by the standard input.
+    """What a log tells that comes by the standard input. Of a longer one only the end is read, as of a file.
 
-    NothingToInspect: nothing that names a rank, a size or an error.
+    NothingToInspect: nothing that names a rank, a size or an error. UnreadableRecording: it does not end.
     """
-    return _telling(parse_lines(_cut(stream)), "the text on standard input")
+    with io.BufferedReader(_End(stream), _BLOCK) as end:
+        return _telling(parse_lines(_cut(end)), "the text on standard input")
+
+
+class _End(io.RawIOBase):
+    """The last `LARGEST_BYTES` of a stream, which is read to its end first.
+
+    UnreadableRecording: after `MOST_SENT` it has not come to one.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._blocks = deque[bytes](maxlen=LARGEST_BYTES // _BLOCK)
+        sent = 0
+        while block := stream.read(_BLOCK):
+            self._blocks.append(block)
+            sent += len(block)
+            if sent > MOST_SENT:
+                raise UnreadableRecording(
+                    f"the standard input has sent {MOST_SENT >> 30} GiB and has not ended",
+                    way_out=f"Send the end of the log: tail -c {LARGEST_BYTES >> 20}M FILE | distdoctor examine -",
+                )
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        view = memoryview(into)
+        block = self._blocks.popleft() if self._blocks else b""
+        taken, rest = block[: len(view)], block[len(view) :]
+        if rest:
+            self._blocks.appendleft(rest)
+        view[: len(taken)] = taken
+        return len(taken)
 
 
 def read_log(path: Path) -> Recording:
@@ -172,13 +210,13 @@ def parse_log(text: str) -> Recording:
 
 def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
-    telling: list[tuple[int, str]] = []
+    telling = _EndsOfLog()
     last, training = 0, tuple[Clue, ...]()
     for last, line in _whole(lines):
         if not training and _TRAINING.search(line):
             training = (Clue(ClueKind.TRAINING, line[:500], line_number=last),)
         if _TELLING.search(line):
-            telling.append((last, _COLOUR.sub("", line)))
+            telling.append(last, _COLOUR.sub("", line))
     printed = PrintedRanks(line for _, line in telling)
     clues = _with_groups(tuple(_with_details(_clues(telling, printed))))
     clues = clues and (*training, *clues)
@@ -198,7 +236,31 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     seen = {*ends, *(clue.rank for clue in clues), *named}
     world = max([*joined, max(seen, default=-1) + 1])
     job = Job(world_size=world, ends=ends, launcher=LAUNCHER, exit_code=1 if ends else None)
-    return Recording(job=job, ranks={}, streams=frozenset(), clues=clues)
+    return Recording(job=job, ranks={}, streams=frozenset(), clues=clues, troubles=telling.troubles())
+
+
+class _EndsOfLog:
+    """The lines that tell something, with their numbers: the first and the last ones of a log that has very many."""
+
+    def __init__(self) -> None:
+        self._first: list[tuple[int, str]] = []
+        self._last = deque[tuple[int, str]](maxlen=LAST_LINES)
+        self._count = 0
+
+    def append(self, number: int, line: str) -> None:
+        self._count += 1
+        (self._first if self._count <= FIRST_LINES else self._last).append((number, line))
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return itertools.chain(self._first, self._last)
+
+    def troubles(self) -> tuple[Trouble, ...]:
+        """What was left out between the two."""
+        left_out = self._count - FIRST_LINES - LAST_LINES
+        if left_out <= 0:
+            return ()
+        between = f"between lines {self._first[-1][0]} and {self._last[0][0]}"
+        return (Trouble(f"{left_out} lines of the log {between} speak of errors too, and were not read"),)
 
 
 def _with_ranks(clue: Clue) -> Clue:

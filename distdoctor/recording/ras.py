@@ -18,11 +18,13 @@ from typing import Any, BinaryIO
 from distdoctor.errors import UnreadableRecording, WrongUse
 from distdoctor.recording.files import head_of, read_bytes
 from distdoctor.recording.flight.entries import text, whole
+from distdoctor.recording.foreign_values import require_few, values_in_json
 from distdoctor.recording.ras_report import Absent, Communicator, RasReport
 from distdoctor.recording.recording import Job, Recording
 
 LAUNCHER = "NCCL RAS"  # what a recording made of it says about who started the job
-LARGEST_BYTES = 256 << 20
+LARGEST_BYTES = 64 << 20
+MOST_LINES = 1 << 20
 MOST_RANKS = 1 << 20
 _LONGEST_LINE = 4000
 _ALL = "collective"  # NCCL 2.24 and 2.25 do not count by kind
@@ -103,7 +105,10 @@ def read_ras_stream(stream: BinaryIO) -> Recording:
     UnreadableRecording: torn, or something else.
     """
     try:
-        return recording_of(stream.read(LARGEST_BYTES).decode("utf-8", "replace"))
+        answer = stream.read(LARGEST_BYTES + 1)
+        if len(answer) > LARGEST_BYTES:
+            raise ValueError("it is larger than anything RAS writes")
+        return recording_of(answer.decode("utf-8", "replace"))
     except (OSError, ValueError, RecursionError) as trouble:
         raise _torn("the text on standard input", trouble) from None
 
@@ -175,7 +180,10 @@ def answers_in(words: str) -> list[RasReport]:
     if not _is_ras(words[:65536]):
         raise ValueError("it has no communicators")
     if words.lstrip()[:1] == "{":
+        require_few(values_in_json(words))
         return [_of_document(content) for content in _documents(words)]
+    if words.count("\n") > MOST_LINES:
+        raise ValueError(f"it has more than {MOST_LINES:,} lines")
     lines = words.splitlines()
     begins = [number for number, line in enumerate(lines) if line.startswith("Job summary")][-_MOST_ANSWERS:]
     if len(begins) < 2:

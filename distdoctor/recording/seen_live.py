@@ -15,6 +15,7 @@ import msgspec
 
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.files import LARGEST_JSON, read_json
+from distdoctor.recording.foreign_values import MOST_VALUES, values_in_json
 from distdoctor.recording.stacks import Stacks
 
 PREFIX = "seen-"
@@ -40,7 +41,7 @@ class SeenLive:
     def to_json(self) -> str:
         """The text of its file; without the stacks where they would make it larger than what is read again."""
         text = msgspec.json.encode(self, enc_hook=_plain)
-        if len(text) > LARGEST_JSON:
+        if len(text) > LARGEST_JSON or values_in_json(text) > MOST_VALUES:
             text = msgspec.json.encode(replace(self, stacks=None), enc_hook=_plain)
         return text.decode()
 

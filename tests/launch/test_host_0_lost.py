@@ -84,7 +84,7 @@ def test_the_host_that_judges_goes_down_while_all_train(
 @pytest.mark.parametrize("separate", [True, False])
 def test_the_host_that_judges_goes_down_while_all_stand(begin: Callable[..., Job], separate: bool) -> None:
     job = begin(HANGS, "--on-hang", "report", store_on=2, separate=separate)
-    told = [command.hear("DD112", within=60) for command in job.commands]
+    told = [command.hear("the job hangs", within=60) for command in job.commands]
 
     done = job.lose_host_0()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from typing import Any
 from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.checkpoint.inert_pickle import LARGEST, Inert, read_inert
 from distdoctor.recording.files import head_of, opened, read_bytes
+from distdoctor.recording.foreign_values import parse_json
 
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 COUNTERS = ("epoch", "step", "global_step", "iteration", "iter", "last_epoch", "epochs", "steps")
-MOST_ENTRIES = 1_000_000
+MOST_ENTRIES = 200_000
 MOST_DIMENSIONS = 64  # of torch
 _ZIP = b"PK\x03\x04"
 _BYTES = {"float64": 8, "double": 8, "int64": 8, "long": 8, "float32": 4, "float": 4, "int32": 4, "int": 4, "float16": 2,
@@ -148,9 +149,12 @@ def _walk(found: Any) -> Iterator[tuple[str, Any]]:
             return
         where, one = stack.pop()
         if isinstance(one, dict):
-            stack += [(f"{where}.{key}" if where else str(key), value) for key, value in reversed(one.items())]
+            inner = [
+                (f"{where}.{key}" if where else str(key), value) for key, value in islice(one.items(), MOST_ENTRIES)
+            ]
+            stack += reversed(inner)
         elif isinstance(one, list | tuple) and any(isinstance(value, dict | Inert) for value in one):
-            stack += [(f"{where}.{n}", value) for n, value in reversed(list(enumerate(one)))]
+            stack += reversed([(f"{where}.{n}", value) for n, value in enumerate(one[:MOST_ENTRIES])])
         elif isinstance(one, Inert) and one.state and "_rebuild_" not in one.name:
             stack.append((where, one.state))
         else:
@@ -194,7 +198,7 @@ def _safetensors(path: Path) -> Contents:
         (length,) = struct.unpack("<Q", file.read(8))
         if length > min(LARGEST, size):
             raise ValueError(f"its header should have {length:,} bytes, the file has {size:,}")
-        header = json.loads(file.read(length))
+        header = parse_json(file.read(length))
     if not isinstance(header, dict):
         raise ValueError("its header is no table")
     header.pop("__metadata__", None)
@@ -233,7 +237,7 @@ def _safetensors_folder(folder: Path) -> Contents:
 
 def _parts_named(index: Path) -> list[str]:
     """The files that an index spreads the tensors over; ValueError: it is none."""
-    content = json.loads(read_bytes(index, LARGEST))
+    content = parse_json(read_bytes(index, LARGEST))
     parts = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(parts, dict):
         raise ValueError(f"{index.name} maps no tensor to a file")

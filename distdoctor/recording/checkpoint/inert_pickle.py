@@ -8,18 +8,33 @@ from __future__ import annotations
 import io
 import pickle  # read by an Unpickler that resolves no name
 import pickletools
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 LARGEST = 64 << 20  # bytes; the names and shapes of a million tensors are less
-MOST_OPCODES = 20_000_000
+MOST_BYTES = 400 << 20  # of the objects that a pickle makes: those of some 90,000 shards
+MOST_NESTED = 10_000
+_BYTES = {  # opcode -> bytes of memory, measured with Python 3.11
+    **dict.fromkeys(("GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "PERSID", "BINPERSID"), 200),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), 112),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE", "EMPTY_TUPLE", "BININT1", "POP"), 16),
+    **dict.fromkeys(("MARK", "BUILD", "SETITEM", "SETITEMS", "APPEND", "APPENDS"), 16),
+}  # fmt: skip
+_OTHER_BYTES = 80
+
+_NO_STATE: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Inert:
     """What a pickle calls `module.name(*args)`, with the state that it gives to it. It does nothing."""
 
+    __slots__ = ("args", "name", "state")
+
     def __init__(self, name: str, args: tuple[Any, ...] = ()) -> None:
         self.name, self.args = name, args
-        self.state: dict[Any, Any] = {}
+        self.state: Mapping[Any, Any] = _NO_STATE
 
     def __call__(self, *args: Any) -> Any:
         if self.name in ("collections.OrderedDict", "builtins.dict") and not args:
@@ -47,7 +62,7 @@ _InPython: Any = pickle._Unpickler  # its opcodes for objects can be replaced
 
 class _Reader(_InPython):  # type: ignore[misc]
     def find_class(self, module: str, name: str) -> Any:
-        return Inert(f"{module}.{name}")
+        return Inert(sys.intern(f"{module}.{name}"))
 
     def persistent_load(self, pid: Any) -> Any:
         return Inert("storage", pid if isinstance(pid, tuple) else (pid,))
@@ -83,9 +98,14 @@ def read_inert(data: bytes) -> Any:
     if len(data) > LARGEST:
         raise ValueError(f"its pickle has {len(data):,} bytes")
     try:
-        for number, (opcode, value, _) in enumerate(pickletools.genops(data)):
-            if number > MOST_OPCODES:
-                raise ValueError(f"its pickle has more than {MOST_OPCODES:,} opcodes")
+        size = nested = 0
+        for opcode, value, _ in pickletools.genops(data):
+            nested += (opcode.name == "MARK") - (pickletools.markobject in opcode.stack_before)
+            size += _BYTES.get(opcode.name, _OTHER_BYTES)
+            if nested > MOST_NESTED:
+                raise ValueError("its pickle is nested too deeply")
+            if size > MOST_BYTES:
+                raise ValueError(f"its pickle would take more than {MOST_BYTES >> 20} MiB")
             if opcode.name in ("INST", "OBJ", "EXT1", "EXT2", "EXT4", "LONG4"):
                 raise ValueError(f"its pickle uses {opcode.name}, which torch never writes")
             if opcode.name in ("PUT", "LONG_BINPUT") and isinstance(value, int) and value > len(data):

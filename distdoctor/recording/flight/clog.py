@@ -26,6 +26,7 @@ from distdoctor.recording.trace.layout import POINT_TO_POINT, ReduceOp
 
 LARGEST_BYTES = 8 << 30  # some 100 bytes a call: more than a month of training
 KEPT_CALLS = 4_000  # of a rank, the latest ones; more while an older one is not complete
+MOST_FILES = 1 << 16  # one behind the other in a stream
 MOST_CALLS = 100_000  # of a rank, whatever is not complete
 MOST_KINDS = 100_000  # of calls, in one file
 MOST_COMMUNICATORS = 4_096  # in one file
@@ -287,8 +288,12 @@ def read_clog_stream(stream: BinaryIO) -> Recording:
     NothingToInspect: none says it. UnreadableRecording: one of them is torn.
     """
     files: list[ClogFile] = []
+    sent = 0
     try:
         while line := stream.readline(_LONGEST_LINE):
+            sent += len(line)
+            if sent > LARGEST_BYTES or len(files) > MOST_FILES:
+                raise ValueError("it is longer than all that a job writes")
             if begins_like_clog(line):
                 files.append(ClogFile(Path("the standard input")))
                 files[-1].begin(line)
