@@ -56,4 +56,4 @@ def require_few_values(raw: bytes) -> None:
 def require_few(count: int) -> None:
     """ValueError: a document of so many values is not taken apart."""
     if count > MOST_VALUES:
-        raise ValueError(f"it holds more than {MOST_VALUES:,} values, more than distdoctor writes")
+        raise ValueError(f"it holds more than {MOST_VALUES:,} values, the most that are read")
