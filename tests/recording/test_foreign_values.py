@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from distdoctor.recording.checkpoint.inert_pickle import key_text, read_inert
 from distdoctor.recording.foreign_values import MOST_VALUES, parse_json, require_few_values, values_in_json
 from distdoctor.recording.job_log import FIRST_LINES, LAST_LINES, parse_log
 
@@ -19,6 +20,13 @@ PICKLES = {
     "objects": b"\x80\x02](" + b"cx\ny\n" * 2_000_000 + b"e.",
     "calls": b"\x80\x02cx\ny\nq\x00](" + b"h\x00)R" * 1_700_000 + b"e.",
     "numbered": b"\x80\x02]" + b"".join(b"r" + n.to_bytes(4, "little") for n in range(3_700_000)) + b".",
+    "names": b"\x80\x02}X\x00\x00\x10\x00"
+    + b"a" * (1 << 20)
+    + b"}("
+    + b"".join(b"M%sN" % n.to_bytes(2, "little") for n in range(20_000))
+    + b"us.",
+    "rows of rows": b"\x80\x02](}]" + b"".join(b"q%c](}" % n + b"h%c" % n * 100_000 + b"e" for n in range(100)) + b"e.",
+    "in itself": b"\x80\x02ca\n_rebuild_b\nq\x00h\x00\x85b.",
     "nested": b"\x80\x02](" + b"(" * 30_000_000 + b"e.",
 }
 
@@ -63,6 +71,18 @@ def test_a_small_pickle_does_not_fill_the_memory(kind: str, tmp_path: Path) -> N
     assert done.returncode in (0, 5), done.stderr
     assert "Traceback" not in done.stderr
     assert peak < MOST_MIB
+
+
+def test_a_key_that_would_be_hashed_for_years_is_refused() -> None:
+    doubled = b")" + b"2\x86" * 60  # each tuple holds the one before twice
+    for use in (b"}%bK\x01s.", b"}(%bK\x01u.", b"(%b\x91.", b"\x8f(%b\x90."):
+        with pytest.raises(ValueError, match="a key in its pickle is a tuple of tuples"):
+            read_inert(b"\x80\x04" + use % doubled)
+
+
+def test_a_value_of_many_tuples_has_no_endless_text() -> None:
+    assert key_text((1, "a")) == "(1, 'a')"
+    assert key_text(((1,), (1,))) == "tuple"
 
 
 def test_a_document_with_too_many_values_is_refused_before_it_is_taken_apart() -> None:

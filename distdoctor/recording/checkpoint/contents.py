@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
 
 from distdoctor.errors import UnreadableRecording
-from distdoctor.recording.checkpoint.inert_pickle import LARGEST, Inert, read_inert
+from distdoctor.recording.checkpoint.inert_pickle import LARGEST, Inert, key_text, read_inert
 from distdoctor.recording.files import head_of, opened, read_bytes
 from distdoctor.recording.foreign_values import parse_json
 
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 COUNTERS = ("epoch", "step", "global_step", "iteration", "iter", "last_epoch", "epochs", "steps")
 MOST_ENTRIES = 200_000
+LONGEST_NAME = 500
 MOST_DIMENSIONS = 64  # of torch
+MOST_AROUND = 8  # calls around that of a tensor; a Parameter is one. One that holds itself would have no end
 _ZIP = b"PK\x03\x04"
 _BYTES = {"float64": 8, "double": 8, "int64": 8, "long": 8, "float32": 4, "float": 4, "int32": 4, "int": 4, "float16": 2,
           "half": 2, "bfloat16": 2, "int16": 2, "short": 2}  # fmt: skip
@@ -142,35 +143,48 @@ def _saved(path: Path) -> Contents:
 
 
 def _walk(found: Any) -> Iterator[tuple[str, Any]]:
-    """Leaves with their names, in order; dictionaries and lists are gone through, at most `MOST_ENTRIES` of all."""
-    stack: list[tuple[str, Any]] = [("", found)]
-    for _ in range(MOST_ENTRIES):
-        if not stack:
-            return
-        where, one = stack.pop()
+    """Leaves with their names, in order; dictionaries and lists are gone through, at most `MOST_ENTRIES` of all.
+
+    A few bytes of a pickle refer to what stands there already, so each part is taken out only when its turn comes.
+    """
+    holds_more: dict[int, bool] = {}  # lists by their id: each is looked through once
+    stack = [iter([("", found)])]
+    left = MOST_ENTRIES
+    while stack and left:
+        if (entry := next(stack[-1], None)) is None:
+            stack.pop()
+            continue
+        left -= 1
+        where, one = entry
+        if isinstance(one, list | tuple) and id(one) not in holds_more:
+            holds_more[id(one)] = any(isinstance(value, dict | Inert) for value in one)
         if isinstance(one, dict):
-            inner = [
-                (f"{where}.{key}" if where else str(key), value) for key, value in islice(one.items(), MOST_ENTRIES)
-            ]
-            stack += reversed(inner)
-        elif isinstance(one, list | tuple) and any(isinstance(value, dict | Inert) for value in one):
-            stack += reversed([(f"{where}.{n}", value) for n, value in enumerate(one[:MOST_ENTRIES])])
+            stack.append(_named(where, one.items()))
+        elif holds_more.get(id(one)):
+            stack.append(_named(where, enumerate(one)))
         elif isinstance(one, Inert) and one.state and "_rebuild_" not in one.name:
-            stack.append((where, one.state))
+            stack.append(iter([(where, one.state)]))
         else:
             yield where, one
 
 
+def _named(where: str, parts: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    for key, value in parts:
+        name = key_text(key)[:LONGEST_NAME]
+        yield f"{where}.{name}"[:LONGEST_NAME] if where else name, value
+
+
 def _tensor(where: str, value: Inert) -> tuple[StoredTensor, str]:
     args = value.args
-    while args and isinstance(args[0], Inert) and "_rebuild_" in args[0].name:  # a Parameter around a tensor
-        args = args[0].args
+    for _ in range(MOST_AROUND):
+        if args and isinstance(args[0], Inert) and "_rebuild_" in args[0].name:
+            args = args[0].args
     storage = args[0] if args and isinstance(args[0], Inert) else Inert("")
     about = storage.args if len(storage.args) >= 4 else ("", Inert(""), "", "")
     kind = about[1].name.rpartition(".")[2] if isinstance(about[1], Inert) else ""
     dtype = _LEGACY.get(kind.removesuffix("Storage"), kind)
     shape = args[2] if len(args) > 2 and isinstance(args[2], tuple) else ()
-    return StoredTensor(where, _sizes(shape), dtype, str(about[3])), str(about[2])
+    return StoredTensor(where, _sizes(shape), dtype, key_text(about[3])), key_text(about[2])
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
@@ -260,9 +274,9 @@ def _distributed(folder: Path) -> Contents:
     for name, one in about.items():
         shape = one.state.get("size") if isinstance(one, Inert) else None
         if isinstance(shape, Inert):
-            tensors.append(StoredTensor(str(name), _sizes(shape.args[0] if shape.args else ()), _dcp_dtype(one)))
+            tensors.append(StoredTensor(key_text(name), _sizes(shape.args[0] if shape.args else ()), _dcp_dtype(one)))
         else:
-            others.append(str(name))
+            others.append(key_text(name))
     ends = _ends(parts if isinstance(parts, dict) else {})
     missing = [problem for name, end in sorted(ends.items()) if (problem := _part(folder, name, end))]
     kind = "torch.distributed.checkpoint"

@@ -84,13 +84,46 @@ class _Reader(_InPython):  # type: ignore[misc]
         args, made = self.stack.pop(), self.stack.pop()
         self.stack.append(made(*args) if isinstance(made, Inert) and isinstance(args, tuple) else Inert("unknown"))
 
+    def load_setitem(self) -> None:
+        _require_flat(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        _require_flat(self.stack[::2])
+        super().load_setitems()
+
+    def load_additems(self) -> None:
+        _require_flat(self.stack)
+        super().load_additems()
+
+    def load_frozenset(self) -> None:
+        _require_flat(self.stack)
+        super().load_frozenset()
+
     dispatch: ClassVar[dict[int, Any]] = {
         **_InPython.dispatch,
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+        pickle.ADDITEMS[0]: load_additems,
+        pickle.FROZENSET[0]: load_frozenset,
         pickle.NEWOBJ[0]: load_newobj,
         pickle.NEWOBJ_EX[0]: load_newobj_ex,
         pickle.BUILD[0]: load_build,
         pickle.REDUCE[0]: load_reduce,
     }
+
+
+def _require_flat(keys: list[Any]) -> None:
+    """ValueError: one is a tuple of tuples. Python hashes a tuple as often as it is referred to, for years if each of fifty has
+    the one before twice."""
+    if any(isinstance(part, tuple | frozenset) for key in keys if isinstance(key, tuple) for part in key):
+        raise ValueError("a key in its pickle is a tuple of tuples")
+
+
+def key_text(key: Any) -> str:
+    """What a key is called; of one that may be nested, only its kind: the text of it may be endless."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return str(key) if all(isinstance(one, str | bytes | int | float | None) for one in parts) else type(key).__name__
 
 
 def read_inert(data: bytes) -> Any:
