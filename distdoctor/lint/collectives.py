@@ -71,10 +71,10 @@ def operation(call: ast.Call, scope: Scope, program: ParsedFiles) -> str:
         receiver = call.func.value
         if last_word(receiver) == "accelerator" or ACCELERATOR in program.kinds(receiver, scope):
             return word
-    return _of_lightning(call, word, scope)
+    return _of_lightning(call, word, scope, program)
 
 
-def _of_lightning(call: ast.Call, word: str, scope: Scope) -> str:
+def _of_lightning(call: ast.Call, word: str, scope: Scope, program: ParsedFiles) -> str:
     """`self.all_gather(x)` of a LightningModule, `fabric.barrier()`, `trainer.strategy.reduce(x)`."""
     if not isinstance(call.func, ast.Attribute) or "ightning" not in scope.file.text:
         return ""
@@ -87,7 +87,19 @@ def _of_lightning(call: ast.Call, word: str, scope: Scope) -> str:
         logs = word in ("log", "log_dict") and is_constant(keyword(call, "sync_dist"), True)
         return word if word in _OF_MODULE or (logs and (alone is None or is_constant(alone, False))) else ""
     known = {"fabric": _OF_FABRIC, "strategy": _OF_STRATEGY, "trainer": _OF_TRAINER}.get(whose, ())
-    return word if word in known else ""
+    return word if word in known and not _has_one_rank(call.func.value, scope, program) else ""
+
+
+def _has_one_rank(receiver: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether a Trainer or a Fabric was made with `devices=1` on one host, as tests do: it has nobody to wait for."""
+    made = [one.value for one, _ in program.bindings(dotted(receiver).partition(".")[0], scope)]
+    return bool(made) and all(
+        isinstance(one, ast.Call)
+        and last_word(one.func) in ("Trainer", "Fabric")
+        and is_constant(keyword(one, "devices"), 1)
+        and keyword(one, "num_nodes") is None
+        for one in made
+    )
 
 
 def issues(scope: Scope, program: ParsedFiles, calls: Iterable[ast.Call] | None = None) -> list[Issue]:

@@ -50,16 +50,16 @@ def test_a_bug_in_one_function_is_told_and_changes_neither_result_nor_exit_code_
 ) -> None:
     """A few of the functions that `benchmarks/probe_bugs.py` goes through: of a save, every text, the start, the end."""
     sweep = Path(__file__).parents[2] / "benchmarks" / "probe_bugs.py"
-    functions = "checkpoints.stream:absolute,writer:Texts.id,environment:_device_count,watch_end.at_exit"
+    functions = "checkpoints.stream:absolute,_begins_aside,writer:Texts.id,environment:_device_count,watch_end.at_exit"
     results = tmp_path / "results"
     command = [sys.executable, str(sweep), "--training", "checkpoints", "--only", functions, "--results", str(results)]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = ["| error | 4 | 0 | 0 |", "| memory | 4 | 0 | 0 |", "| slow | 4 | 0 | - |", "| interrupt | 4 | 0 | - |"]
+    rows = ["| error | 5 | 0 | 0 |", "| memory | 5 | 0 | 0 |", "| slow | 5 | 0 | - |", "| interrupt | 5 | 0 | - |"]
     assert done.stdout.splitlines()[-4:] == rows
-    assert len(results.read_text().splitlines()) == 16
+    assert len(results.read_text().splitlines()) == 20
 
 
 class Nameless(io.BytesIO):

@@ -13,6 +13,7 @@ Source           The deprecation notes of torch 2.15; the FSDP1 to FSDP2 guide.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, NOTE
@@ -58,6 +59,8 @@ _NEVER = {
     "torch.distributed.allreduce": "torch.distributed.all_reduce",
     "torch.distributed.allgather": "torch.distributed.all_gather",
 }
+# `version.parse(...)`, and the names that answers are kept under: `_TORCH_GREATER_EQUAL_2_4`, `IS_TORCH_2`.
+_ASKS_VERSION = re.compile(r"version|hasattr|is_available|type_checking|torch\w{0,30}_\d", re.IGNORECASE)
 
 
 @rule("DD804", "removed-or-deprecated-api", severity=NOTE)
@@ -159,10 +162,7 @@ def _guarded(node: ast.AST, file: SourceFile) -> bool:
     while (current := file.parent.get(current) if current is not None else None) is not None:
         if isinstance(current, ast.Try | ast.ExceptHandler):
             return True
-        if isinstance(current, ast.If | ast.IfExp) and any(
-            word in ast.unparse(current.test).lower()
-            for word in ("version", "hasattr", "is_available", "type_checking")
-        ):
+        if isinstance(current, ast.If | ast.IfExp) and _ASKS_VERSION.search(ast.unparse(current.test)):
             return True
     return False
 

@@ -102,7 +102,7 @@ class CheckpointStream(ProbeStream):
         """Remember what the optimizer may change while this thread saves it."""
         try:
             live, first = self.snapshots.trained_in(state)
-        except Exception as error:  # the main thread is at work on what it trains
+        except (RuntimeError, LookupError) as error:  # the main thread is at work on what it trains
             hand_on(error)
             return
         if live:
