@@ -187,16 +187,17 @@ def _await_group(rank: Rank) -> None:
             rank.trouble("init_process_group", error)
 
     def made(seconds: float) -> None:
-        if rank.trace is not None and not rank.silent:
-            try:
-                rank.trace.set_world(dist.get_world_size())
-                rank.trace.note(InitDone(dist.get_world_size(), int(seconds * 1e9)))
-                for told in rank.on_group:
-                    told()
-                if "collectives" in rank.streams:
-                    flight.serve(rank, rank.trace)
-            except Exception as error:
-                rank.trouble("init_process_group", error)
+        try:
+            if rank.trace is None or rank.silent:
+                return
+            rank.trace.set_world(dist.get_world_size())
+            rank.trace.note(InitDone(dist.get_world_size(), int(seconds * 1e9)))
+            for told in rank.on_group:
+                told()
+            if "collectives" in rank.streams:
+                flight.serve(rank, rank.trace)
+        except Exception as error:
+            rank.trouble("init_process_group", error)
 
     def make(original: Any) -> Any:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:

@@ -75,7 +75,8 @@ class WrapperWatch:
         rank = self.context.rank
 
         @self.context.guarded
-        def counted(*given: Any) -> None:
+        def counted(wrapper: Any, *given: Any) -> None:
+            self._count(bool(wrapper.require_backward_grad_sync))
             rank.forwarded += largest_in(given, 3)
 
         def forward(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,8 +84,7 @@ class WrapperWatch:
                 if torch.compiler.is_compiling():
                     self._traced = True  # what a compiled function reads is a guard, which would compile it anew
                 else:
-                    self._count(bool(wrapper.require_backward_grad_sync))
-                    counted(args, kwargs)
+                    counted(wrapper, args, kwargs)
             return original(wrapper, *args, **kwargs)
 
         return skipped(forward)
