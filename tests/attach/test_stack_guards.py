@@ -42,6 +42,11 @@ def settle(rank, edges):
 
 def average(group):
     dist.all_reduce(x, group=group)
+
+def reduced(rank, totals):
+    if rank == 1:
+        return average(torch.cat([totals, extra]))
+    return average(totals)
 """
 
 
@@ -71,6 +76,14 @@ def test_a_call_that_the_other_ranks_have_as_well_is_no_sign() -> None:
     """The leader goes first, and comes to its barrier after the work: who came with it into this function is not known."""
     leader = rank(0, torch_frame("barrier"), frame("train.py:6 leader_first"))
     finding = seen(leader, rank(1, torch_frame("all_reduce"), frame("train.py:21 main")))
+
+    assert (finding.code, finding.ranks, finding.undecided) == ("DD101", (0, 1), True)
+
+
+def test_a_branch_beside_one_that_calls_the_same_is_no_sign() -> None:
+    """Rank 1 sends more than the others, and comes to the same call as they do."""
+    more = rank(1, torch_frame("all_reduce"), frame("train.py:29 average"), frame("train.py:33 reduced"))
+    finding = seen(rank(0, torch_frame("all_reduce"), frame("train.py:21 main")), more)
 
     assert (finding.code, finding.ranks, finding.undecided) == ("DD101", (0, 1), True)
 

@@ -6,6 +6,7 @@ It stands around the line itself, or around one of the calls that led there sinc
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, telling_t
 from distdoctor.diagnosis.source.rank_guard import Guard, guards_at, guards_of_one
 from distdoctor.diagnosis.source.source_file import last_word, source_file
 from distdoctor.recording.recording import SourceLine
+
+_BUILTINS = frozenset({"", *vars(builtins)})
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,13 @@ def guard_between(
 ) -> StackGuard | None:
     """The innermost condition on the rank that lets all of one side through and is not around what the other side is in."""
     ranks, others = [one.rank for one in side], [one.rank for one in other]
+    leads_to = side[0].call
     for site, counterpart in _parting(side[0], other[0]):
         for guard in guards_of_one(sources, site, counterpart):
             lets_in = guard.on_rank and all(guard.lets_through(rank) is not False for rank in ranks)
-            if lets_in and not _is_answered(sources, side[0], ranks, others):
+            if lets_in and not _is_answered(sources, site, leads_to, guard, ranks, others):
                 return StackGuard(guard, site)
+        leads_to = site.function
     return None
 
 
@@ -54,19 +59,32 @@ def _lines(standing: RankActivity) -> list[SourceLine]:
 
 
 def _is_answered(
-    sources: Mapping[str, str], standing: RankActivity, ranks: Sequence[int], others: Sequence[int]
+    sources: Mapping[str, str],
+    site: SourceLine,
+    leads_to: str,
+    guard: Guard,
+    ranks: Sequence[int],
+    others: Sequence[int],
 ) -> bool:
-    """Whether the function calls the same operation once more, under a condition that lets in just the ranks of the other side:
-    each rank has a call of its own then, as where the leader goes first."""
-    file = source_file(sources, standing.site.path)
+    """Whether the function calls the same once more where the ranks of the other side come by: in the other branch of the
+    condition, or under one that lets in just them. Each rank has a call of its own then, as where the leader goes first.
+
+    `leads_to`: the function that is entered from the line. Under another name there, it may be any that the line calls.
+    """
+    file = source_file(sources, site.path)
     if file is None:
         return False
-    for call in ast.walk(file.function_at(standing.site.line)):
-        if not isinstance(call, ast.Call) or last_word(call.func) != standing.call or call.lineno == standing.site.line:
+    calls = [node for node in ast.walk(file.function_at(site.line)) if isinstance(node, ast.Call)]
+    here = {last_word(call.func) for call in calls if call.lineno <= site.line <= (call.end_lineno or call.lineno)}
+    same = {leads_to} if leads_to in here else here - _BUILTINS
+    for call in calls:
+        if call.lineno == site.line or last_word(call.func) not in same:
             continue
-        around = guards_at(sources, SourceLine(standing.site.path, call.lineno))
-        if any(_parts(guard, others, ranks) for guard in around if guard.on_rank):
-            return True
+        for one in guards_at(sources, SourceLine(site.path, call.lineno)):
+            if (one.line == guard.line and one.negated is not guard.negated) or (
+                one.on_rank and _parts(one, others, ranks)
+            ):
+                return True
     return False
 
 
