@@ -109,10 +109,10 @@ def test_groups_that_each_rank_takes_in_an_order_of_its_own_are_possible_and_oth
 
 
 def test_two_threads_in_collectives_of_one_group_are_ordered_by_nothing() -> None:
-    def both(number: int, group: str) -> RankStacks:
+    def both(number: int, group: str, call: str = "gather_object") -> RankStacks:
         waits = in_collective(number, site="train.py:21 main")
         assert waits.process is not None
-        beside = (torch_frame("gather_object", group=group), frame("train.py:9 synchronise"))
+        beside = (torch_frame(call, group=group), frame("train.py:9 synchronise"))
         threads = (*waits.process.threads, ThreadStack(7, beside, "writer"))
         return replace(waits, process=replace(waits.process, threads=threads))
 
@@ -122,6 +122,8 @@ def test_two_threads_in_collectives_of_one_group_are_ordered_by_nothing() -> Non
 
     finding = seen(both(0, "<ProcessGroup at 0x7f>"), both(1, "<ProcessGroup at 0x7e>"))
     assert (finding.code, finding.confidence) == ("DD107", POSSIBLE)
+
+    assert seen(both(0, "None", "recv"), both(1, "None", "recv")).code == "DD122"  # a thread that serves
 
 
 def test_sends_and_receives_that_wait_for_each_other_are_one_ring() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, activity_of
+from distdoctor.diagnosis.hang.live.stack_waits import IN_PAIRS
 from distdoctor.diagnosis.hang.live.stall import Stall
 
 
@@ -22,7 +23,8 @@ class CrossedThreads:
 
 
 def crossed_threads(stall: Stall) -> CrossedThreads | None:
-    """The first such rank of a job all of whose ranks have long waited in collectives."""
+    """The first such rank of a job all of whose ranks have long waited in collectives. A thread that waits for a message is none:
+    sends and receives find each other by their tags."""
     standings = list(stall.standings.values())
     waits = all(one.doing in (Activity.COLLECTIVE, Activity.BACKWARD) for one in standings)
     if not standings or not waits or not stall.exceeds_patience(stall.waited_seconds):
@@ -35,7 +37,8 @@ def crossed_threads(stall: Stall) -> CrossedThreads | None:
             if thread.os_id == main.process.pid or python.user_frame is None:
                 continue
             beside = activity_of(main.seen, main.process, python, stall.recording.sources)
-            if beside.doing is Activity.COLLECTIVE and beside.site != main.site:
+            in_collective = beside.doing is Activity.COLLECTIVE and beside.op not in IN_PAIRS
+            if in_collective and beside.site != main.site:
                 return CrossedThreads(main, beside, thread.name, _group(main) == _group(beside))
     return None
 
