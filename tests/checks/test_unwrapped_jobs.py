@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from jobs import unwrapped as jobs
-from jobs.by_design import bf16_hook, elastic_averaging, heads_of_their_own, power_sgd
+from jobs.by_design import bf16_hook, elastic_averaging, heads_of_their_own, power_sgd, preconditioned_by_one
 from jobs.replicas import watched
 from test_replicas_jobs import found
 
-from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE
 
 pytestmark = pytest.mark.job
 
@@ -94,3 +94,15 @@ def test_weights_that_pull_each_other_and_heads_of_each_ranks_own_are_left_alone
 
     (finding,) = [one for one in found(watched(heads_of_their_own, alike=True)[0]) if one.code.startswith("DD20")]
     assert (finding.code, finding.confidence, finding.severity) == ("DD202", POSSIBLE, NOTE)
+
+
+def test_gradients_that_are_the_same_but_for_rounding_are_a_note_and_turned_ones_an_error() -> None:
+    recording, _ = watched(preconditioned_by_one)
+    (finding,) = [one for one in found(recording) if one.code == "DD202"]
+    assert (finding.severity, finding.confidence) == (NOTE, CERTAIN)
+    assert 0 < finding.evidence["relative_difference"] < 1e-4
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+    recording, _ = watched(preconditioned_by_one, sign=-1.0)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+    assert (finding.code, finding.confidence) == ("DD202", CERTAIN)

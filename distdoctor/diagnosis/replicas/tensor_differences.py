@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,11 @@ class TensorDifference:
     @property
     def name(self) -> str:
         return self.tensor.name
+
+    @property
+    def typical(self) -> float:
+        """The root mean square of its elements, by the largest norm."""
+        return max(self.norms.values(), default=0.0) / math.sqrt(max(1, self.tensor.numel))
 
     def flipped_bit(self, odd: Iterable[int]) -> int | None:
         """Which bit of a 64-bit word of the odd rank differs, when it is a single one."""

@@ -12,7 +12,9 @@ How we know      Digests of all bits of every gradient, compared between the ran
 What to do       Pass every gradient through one reduction before the step, and change gradients afterwards in the same way on
                  all ranks: no clipping by local values, no noise, no branch on the rank.
 When it is fine  Local training whose weights the program brings together again (local SGD, DiLoCo): not reported, and while
-                 the job runs nothing is said of the first 512 steps apart. Modules that averages by hand leave out, as heads
+                 the job runs nothing is said of the first 512 steps apart. Gradients that are the same numbers but for
+                 rounding (second-order methods that deal out their inverses): a note with the size of the difference,
+                 where elements of them were kept. Modules that averages by hand leave out, as heads
                  for tasks of their own: a note, and nothing where they began differently. If the cause is known,
                  another code reports it: a forward that bypasses the wrapper (DD206), no_sync (DD207), parameters unknown to
                  the reducer (DD219), a single flipped bit (DD214).
@@ -29,6 +31,7 @@ from distdoctor.diagnosis.finding import ERROR, NOTE, POSSIBLE, Finding, Place, 
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, WRAPPER
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
+from distdoctor.diagnosis.replicas.rounding import rounding_error
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import (
     evidence,
@@ -59,6 +62,10 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
     for parting in partings.found:
         if parting.what != GRADS:
             continue
+        rounding = rounding_error(partings.gradients, parting)
+        if rounding is not None:
+            yield _by_rounding(parting, rounding)
+            continue
         asked = _asked_for_gradients(parting, sources)
         by_hand = _reduced_at(parting, partings, sources)
         # A wrapper reduces by an order of its own, and so do placements.
@@ -83,6 +90,32 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             at_ns=parting.at_ns,
             explains=(parting.key,),
         )
+
+
+def _by_rounding(parting: ReplicaDivergence, error: float) -> Finding:
+    """The same numbers on all ranks, computed or sent in ways that round differently."""
+    ranks = parting.peers.ranks
+    return Finding(
+        title=f"{parting.when}: the gradients of {which(parting)} are the same on {named(ranks)} but for rounding "
+        f"(relative {error:.0e}), not bit for bit",
+        ranks=ranks,
+        place=parting.site,
+        places=places(parting),
+        evidence=evidence(parting, relative_difference=error),
+        why="all ranks have these numbers from computations that round differently (sums in another order, a matrix that one "
+        "rank holds by columns and another by rows): each step adds a difference of this size to the weights",
+        prescriptions=(
+            Prescription(
+                "all-reduce-gradients",
+                change="if the replicas are to stay equal bit for bit, let one rank compute what is changed after the reduction, "
+                "and send it as it is stored (.contiguous())",
+            ),
+        ),
+        confidence=parting.confidence,
+        severity=NOTE,
+        at_ns=parting.at_ns,
+        explains=(parting.key,),
+    )
 
 
 def _without_backward(parting: ReplicaDivergence) -> bool:

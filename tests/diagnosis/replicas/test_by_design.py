@@ -6,7 +6,7 @@ import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Confidence
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Confidence, Severity
 from distdoctor.recording.trace.events import FirstStep, Saving
 from distdoctor.recording.trace.layout import CallFlag, UpdateFlag
 from distdoctor.testing.gradients import TrainedJob, trained_job
@@ -172,3 +172,36 @@ def test_an_optimizer_that_leaves_out_what_is_not_finite_is_a_note() -> None:
 
     assert (broken.severity, spared.severity) != (NOTE, NOTE)
     assert spared.severity == NOTE
+
+
+SPOTS_OF_ONE = [1.0, -2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("norms", "spots", "severity"),
+    [
+        ({0: 0.5, 1: 0.5 * (1 + 1e-6)}, [1.0, -2.0, 3.0, 4.000002], NOTE),
+        ({0: 0.5, 1: 0.5}, [-1.0, 2.0, -3.0, -4.0], ERROR),  # turned: as long as the other
+        ({0: 0.5, 1: 0.501}, SPOTS_OF_ONE, ERROR),
+        ({0: 0.5, 1: 0.5}, None, ERROR),  # no element was kept
+    ],
+)
+def test_gradients_that_are_the_same_but_for_rounding_are_a_note(
+    norms: dict[int, float], spots: list[float] | None, severity: Severity
+) -> None:
+    job = trained_job(2).initial()
+    for step in (1, 2):
+        job.step(grads={1: 1}, params={1: 1}, norms=norms)
+        if spots is not None:
+            job.spot(step, own={0: SPOTS_OF_ONE, 1: SPOTS_OF_ONE}, used={0: SPOTS_OF_ONE, 1: spots})
+    (found,) = examine(job.recording(), [CHECKS["DD202"]]).findings
+    assert (found.severity, found.confidence) == (severity, CERTAIN)
+    assert ("but for rounding" in found.title) == (severity == NOTE)
+
+
+def test_rounding_that_has_grown_by_the_end_is_no_rounding() -> None:
+    job = trained_job(2).initial().step(grads={1: 1}, params={1: 1}, norms={0: 0.5, 1: 0.5})
+    job.spot(1, own={0: SPOTS_OF_ONE, 1: SPOTS_OF_ONE}, used={0: SPOTS_OF_ONE, 1: SPOTS_OF_ONE})
+    job.step(skip=100, grads={1: 1}, params={1: 1}, norms={0: 0.5, 1: 0.6})
+    (found,) = examine(job.recording(), [CHECKS["DD202"]]).findings
+    assert found.severity == ERROR
