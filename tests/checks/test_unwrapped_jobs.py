@@ -60,6 +60,19 @@ def test_whole_layers_that_are_reduced_over_the_wrong_axis_of_a_mesh_are_told() 
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
 
 
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_norm_that_is_reduced_over_the_copies_of_its_region_and_not_over_the_region_is_told(wraps: bool) -> None:
+    recording, _ = watched(jobs.sequence_region_in_copies, ranks=4, wraps=wraps)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.confidence, finding.ranks) == ("DD221", LIKELY, (0, 1, 2, 3))
+    assert "norm.weight" in finding.title
+    assert finding.evidence["equal_over"] == [[0, 2], [1, 3]]
+
+    recording, _ = watched(jobs.sequence_region_in_copies, ranks=4, wraps=wraps, everything=True)
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
 def test_losses_divided_by_far_different_counts_of_each_rank_are_noted() -> None:
     recording, _ = watched(jobs.divided_by_its_own_count)
     (finding,) = [one for one in found(recording) if one.code == "DD209"]

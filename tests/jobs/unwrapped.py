@@ -138,6 +138,27 @@ def sequence_region(rank: int, world_size: int, *, everything: bool = False) -> 
         optimizer.step()
 
 
+def sequence_region_in_copies(rank: int, world_size: int, *, wraps: bool = False, everything: bool = False) -> None:
+    """The same region twice: what its two ranks have summed is averaged with the other one, by hand or by a wrapper."""
+    regions, copies = ([dist.new_group(ranks) for ranks in axis] for axis in ([[0, 1], [2, 3]], [[0, 2], [1, 3]]))
+    region, copy = regions[rank // 2], copies[rank % 2]
+    torch.manual_seed(0)
+    inner = Attending()
+    model = DistributedDataParallel(inner, process_group=copy) if wraps else inner  # type: ignore[arg-type]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    mine = slice(rank % 2 * 6, rank % 2 * 6 + 6)
+    for step in range(STEPS):
+        inputs = torch.randn(4, 12, 8, generator=torch.Generator().manual_seed(2 * step + rank // 2))
+        optimizer.zero_grad()
+        (mse_loss(model(inputs[:, mine]), inputs.sum(2).sin()[:, mine]) / 2).backward()
+        for name, parameter in inner.named_parameters():
+            if not wraps:
+                dist.all_reduce(parameter.grad, group=copy)
+            if everything or not name.startswith("norm"):
+                dist.all_reduce(parameter.grad, group=region)
+        optimizer.step()
+
+
 class Split(nn.Module):
     """One whole layer, and one of which each of two ranks has a half."""
 

@@ -7,7 +7,7 @@ ranks and stays so while it is trained has been kept equal by somebody. So have 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,8 +38,14 @@ class ParameterCourse:
 Courses = Mapping[str, Mapping[int, ParameterCourse]]  # name -> rank
 
 
-def courses(ranks: Mapping[int, RankGradients], optimizer: int, holders: Iterable[int]) -> Courses:
-    """What the first steps did to the parameters of which no wrapper tells; {} where these ranks did not talk in them."""
+def courses(
+    ranks: Mapping[int, RankGradients],
+    optimizer: int,
+    holders: Iterable[int],
+    wrapped: Container[tuple[int, ...]] = (),
+) -> Courses:
+    """What the first steps did to the parameters of which nothing tells who should agree, or only wrappers over the ranks in
+    `wrapped`; {} where the holders did not talk in these steps."""
     holders = sorted(holders)
     if len(holders) < 2 or not all(_talks(ranks[rank]) for rank in holders):
         return {}
@@ -50,16 +56,20 @@ def courses(ranks: Mapping[int, RankGradients], optimizer: int, holders: Iterabl
         return {}
     found: dict[str, dict[int, ParameterCourse]] = defaultdict(dict)
     for rank in holders:
-        for name, course in _courses_of(ranks[rank], optimizer, first):
+        for name, course in _courses_of(ranks[rank], optimizer, first, wrapped):
             found[name][rank] = course
     return found
 
 
-def _courses_of(own: RankGradients, optimizer: int, steps: list[int]) -> Iterator[tuple[str, ParameterCourse]]:
+def _courses_of(
+    own: RankGradients, optimizer: int, steps: list[int], wrapped: Container[tuple[int, ...]]
+) -> Iterator[tuple[str, ParameterCourse]]:
     start, *after = (own.digests(step, optimizer) for step in (0, *steps))
     for name, row in start.items():
         info = own.info(name, optimizer)
-        if info is None or info.agree or info.flags & TensorFlag.BUFFER or not all(name in rows for rows in after):
+        if info is None or info.flags & TensorFlag.BUFFER or not all(name in rows for rows in after):
+            continue
+        if info.agree and info.agree not in wrapped:
             continue
         rows = [found[name] for found in after]
         params, grads = (tuple(int(one[key]) for one in rows) for key in ("param", "grad"))

@@ -15,50 +15,61 @@ Source           Megatron-LM, finalize_model_grads; torch.distributed.tensor.par
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses, equal_sets
 from distdoctor.diagnosis.source.made_modules import module_made
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.layout import TensorFlag
 
 ENOUGH = 2  # parameters that the same ranks do keep equal
 
 
 @check("DD221", "unreduced-over-mesh", severity=ERROR, family="replicas", at_most=LIKELY)
 def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
-    for peers in gradients.peers:
-        if peers.by == OBSERVED and len(peers.names) >= ENOUGH:
-            found = courses(gradients.ranks, peers.optimizer, _holders(gradients, peers.optimizer))
-            apart = [
-                name for name, by_rank in found.items() if name not in peers.names and _is_a_norm_apart(by_rank, peers)
-            ]
-            if apart and not _belongs_to_a_larger_set(found, peers):
-                yield _finding(gradients, peers, apart, module_made(sources.texts, apart[0]))
-    yield from _over_another_axis(gradients)
+    for optimizer in sorted({update.optimizer for update in gradients.every_update()}):
+        told = {peers.ranks: peers.by for peers in gradients.peers if peers.optimizer == optimizer}
+        holders = tuple(sorted(_holders(gradients, optimizer)))
+        wrapped = {ranks for ranks, by in told.items() if by == WRAPPER and ranks != holders}
+        if not _may_share_more(gradients, optimizer, wrapped):
+            continue
+        found = courses(gradients.ranks, optimizer, holders, wrapped)
+        sets = equal_sets(found)
+        for ranks, names in sets.items():
+            if len(names) < ENOUGH or told.get(ranks, OBSERVED) != OBSERVED or _is_in_a_larger_set(sets, ranks):
+                continue  # of replicas that a wrapper or calls tell of, DD202 says that they part
+            apart = [name for name, by_rank in found.items() if name not in names and _is_a_norm_apart(by_rank, ranks)]
+            if apart:
+                made = module_made(sources.texts, apart[0])
+                peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), names)
+                yield _finding(gradients, peers, apart, made, _equal_on(found[apart[0]], ranks))
+        yield from _over_another_axis(gradients, optimizer, found)
 
 
-def _over_another_axis(gradients: Gradients) -> Iterator[Finding]:
+def _may_share_more(gradients: Gradients, optimizer: int, wrapped: Container[tuple[int, ...]]) -> bool:
+    """Whether of any parameter it is not known, or only of some of its holders, who should agree on it."""
+    every = (one for one in gradients.tensors_of(gradients.ranks) if one.optimizer == optimizer)
+    return any(not one.agree or one.agree in wrapped for one in every if not one.flags & TensorFlag.BUFFER)
+
+
+def _over_another_axis(gradients: Gradients, optimizer: int, found: Courses) -> Iterator[Finding]:
     """Of a mesh whose one axis replicates the shards that the other splits: whole parameters that are kept equal over the axis
     that splits, and not over the one that replicates."""
-    for optimizer in sorted({peers.optimizer for peers in gradients.peers if peers.by == OBSERVED}):
-        found = courses(gradients.ranks, optimizer, _holders(gradients, optimizer))
-        sets = equal_sets(found)
-        for replicating, shards in sets.items():
-            for splitting, names in sets.items():
-                if not _cross(replicating, splitting) or not _are_split(found, shards, splitting):
-                    continue
-                apart = sorted(name for name in names if _is_apart(found[name], replicating))
-                if len(apart) == len(names):
-                    yield _wrong_axis(gradients, optimizer, replicating, splitting, apart)
-                    break
-            else:
+    sets = equal_sets(found)
+    for replicating, shards in sets.items():
+        for splitting, names in sets.items():
+            if not _cross(replicating, splitting) or not _are_split(found, shards, splitting):
                 continue
-            break
+            apart = sorted(name for name in names if _is_apart(found[name], replicating))
+            if len(apart) == len(names):
+                yield _wrong_axis(gradients, optimizer, replicating, splitting, apart)
+                return
 
 
 def _cross(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -96,8 +107,8 @@ def _holders(gradients: Gradients, optimizer: int) -> list[int]:
     return [r for r, own in gradients.ranks.items() if any(u.optimizer == optimizer for u in own.updates)]
 
 
-def _is_a_norm_apart(by_rank: Mapping[int, ParameterCourse], peers: ReplicaGroup) -> bool:
-    return _is_apart(by_rank, peers.ranks) and all(by_rank[rank].owner.endswith("Norm") for rank in peers.ranks)
+def _is_a_norm_apart(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
+    return _is_apart(by_rank, ranks) and all(by_rank[rank].owner.endswith("Norm") for rank in ranks)
 
 
 def _is_apart(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
@@ -113,15 +124,27 @@ def _is_apart(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) ->
     )
 
 
-def _belongs_to_a_larger_set(found: Courses, peers: ReplicaGroup) -> bool:
-    return any(set(ranks) > set(peers.ranks) and len(names) >= ENOUGH for ranks, names in equal_sets(found).items())
+def _is_in_a_larger_set(sets: Mapping[tuple[int, ...], frozenset[str]], ranks: tuple[int, ...]) -> bool:
+    return any(set(more) > set(ranks) and len(names) >= ENOUGH for more, names in sets.items())
 
 
-def _finding(gradients: Gradients, peers: ReplicaGroup, apart: list[str], made: SourceLine) -> Finding:
+def _equal_on(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> list[list[int]]:
+    """Who of these ranks stays equal with whom in one parameter; [] where each is alone."""
+    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in ranks:
+        alike[by_rank[rank].params].append(rank)
+    return [some for some in alike.values() if len(some) > 1]
+
+
+def _finding(
+    gradients: Gradients, peers: ReplicaGroup, apart: list[str], made: SourceLine, equal_on: list[list[int]]
+) -> Finding:
     update = next(u for u in gradients.ranks[peers.ranks[0]].updates if u.optimizer == peers.optimizer and u.step)
     more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
     owner = gradients.ranks[peers.ranks[0]].info(apart[0], peers.optimizer)
     kind = owner.owner if owner is not None else ""
+    parts = " and ".join(named(some) for some in equal_on[:4])
+    how = f"stays so on {parts} only" if equal_on else "has a different gradient on each of them from step 1 on"
     return Finding(
         title=f"step 1: the gradients of {apart[0]}{more} are not reduced over {named(peers.ranks)}, which share the layer",
         ranks=peers.ranks,
@@ -134,10 +157,11 @@ def _finding(gradients: Gradients, peers: ReplicaGroup, apart: list[str], made: 
         evidence={
             "parameters": apart[:8],
             "kept_equal": sorted(peers.names)[:8],
+            "equal_over": equal_on,
             "recognised_by": f"the class {kind}",
         },
         why=f"{named(peers.ranks)} keep {len(peers.names)} parameters equal in each step; {apart[0]}{more} (of a {kind}) started "
-        "equal but has a different gradient on each of them from step 1 on",
+        f"equal but {how}",
         prescriptions=(Prescription("reduce-over-the-group"),),
         at_ns=update.at_ns,
     )
