@@ -16,10 +16,12 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.non_finite import Origins
 from distdoctor.probe.gradients.scalers import Scalers
+from distdoctor.probe.gradients.term_weights import is_by_own_weight
 from distdoctor.recording.trace.layout import UpdateFlag
 
 FIRST = 16  # backwards whose root is looked at; then one in this many
 DEEPEST = 6  # operations between `backward` and the loss
+_OWN = " own"  # behind a divisor: it is of this micro-batch alone
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}  # at::Reduction (torch 2.15)
 
 
@@ -32,9 +34,12 @@ class Backwards:
         scalers: Scalers,
         origins: Origins,
         begins: Callable[[int, Any], None],
+        hooked: Callable[[], bool],
     ) -> None:
-        """`begins(number, root)` is called at the beginning of each backward pass."""
+        """`begins(number, root)` is called at the beginning of each backward pass. `hooked`: whether somebody hooks saved
+        tensors, which looking at them would run."""
         self.context, self.scalers, self.origins, self._begins = context, scalers, origins, begins
+        self._hooked = hooked
         self.site = 0
         self.roots = 0
         self._losses = 0
@@ -82,7 +87,7 @@ class Backwards:
         if count <= FIRST or count % FIRST == 0:
             texts = self.context.trace.texts
             self.site = texts.id(sites.user_site())
-            roots = "pipeline" if _is_pipeline(sys._getframe(1)) else roots_of(root)
+            roots = "pipeline" if _is_pipeline(sys._getframe(1)) else roots_of(root, weighs=not self._hooked())
             beside = count - 1, self.context.step  # the micro-batch before it of this very window
             self.roots = texts.id(with_own_counts(roots, self._read[1] if self._read[0] == beside else ""))
             self._read = (count, self.context.step), roots
@@ -105,8 +110,11 @@ _HANDING_ON = ("_DDPSinkBackward", "ToCopyBackward", "CloneBackward", "ViewBackw
                "ReshapeAliasBackward", "AliasBackward")  # fmt: skip
 
 
-def roots_of(root: Tensor) -> str:
-    """`div 4;nll_loss mean`: what was done to the loss between its own computation and `backward`, outermost first."""
+def roots_of(root: Tensor, *, weighs: bool = True) -> str:
+    """`div 4;nll_loss mean`: what was done to the loss between its own computation and `backward`, outermost first.
+
+    `div 56 own;Sum`: a sum is divided by what its terms weigh. Not asked for unless `weighs`.
+    """
     words: list[str] = []
     node, output = root.grad_fn, root.output_nr
     for _ in range(DEEPEST):
@@ -118,6 +126,8 @@ def roots_of(root: Tensor) -> str:
             continue
         factor = _factor(node, name)
         if factor is None:
+            if words and weighs and is_by_own_weight(words[-1], node):
+                words[-1] += _OWN
             words.append(_loss_words(node, name))
             break
         words.append(factor)
@@ -127,11 +137,13 @@ def roots_of(root: Tensor) -> str:
 
 def with_own_counts(roots: str, before: str) -> str:
     """`div 4 own;nll_loss sum` where the backward pass before had `div 7;nll_loss sum`: this divides by its own number."""
-    now, then = roots.split(";"), before.split(";")
+    now, then = ([word.removesuffix(_OWN) for word in words.split(";")] for words in (roots, before))
     if len(now) != len(then) or now[-1] != then[-1]:
         return roots
-    pairs = zip(now, then, strict=True)
-    return ";".join(f"{one} own" if one != other and one[:4] == other[:4] == "div " else one for one, other in pairs)
+    told = zip(roots.split(";"), now, then, strict=True)
+    return ";".join(
+        f"{one}{_OWN}" if one != other and one[:4] == other[:4] == "div " else as_it_is for as_it_is, one, other in told
+    )
 
 
 def _factor(node: Any, name: str) -> str | None:

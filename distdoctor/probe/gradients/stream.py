@@ -62,7 +62,7 @@ class GradientsStream:
         self.scalers = Scalers(context, self._steps_of, self._skipped)
         self.origins = Origins(context, self.scalers)
         self.wrappers = WrapperWatch(context, self.origins)
-        self.backwards = Backwards(context, self.scalers, self.origins, self._backward_begins)
+        self.backwards = Backwards(context, self.scalers, self.origins, self._backward_begins, lambda: self.gathers.off)
         self.zeroing = Zeroing(context)
         self.orphans = OrphanWatch(context)
         self.noise = RngStates(context)

@@ -247,6 +247,35 @@ def test_what_stands_between_backward_and_the_loss_is_read_from_the_graph(
     assert roots_of(scale(loss)) == words
 
 
+MASK = torch.tensor([1.0, 0.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("reduced", "words"),
+    [
+        (lambda nll: (nll * MASK).sum() / MASK.sum(), "div 3 own;Sum"),
+        (lambda nll: (MASK * nll).sum() / MASK.sum() / 4, "div 4;div 3 own;Sum"),
+        (lambda nll: nll[MASK.bool()].sum() / MASK.sum(), "div 3 own;Sum"),
+        (lambda nll: nll.sum() / nll.numel(), "div 4 own;Sum"),
+        (lambda nll: (nll @ MASK) / MASK.sum(), "div 3 own;Dot"),
+        (lambda nll: (nll * MASK).sum() / 12, "div 12;Sum"),  # of a window of four
+    ],
+)
+def test_a_sum_that_is_divided_by_what_its_terms_weigh_is_known_for_a_mean_of_its_own(
+    reduced: Callable[[torch.Tensor], torch.Tensor], words: str
+) -> None:
+    targets = torch.tensor([0, 1, 2, 0])
+    nll = nn.functional.cross_entropy(torch.randn(4, 3, requires_grad=True), targets, reduction="none")
+    assert roots_of(reduced(nll)) == words
+    assert roots_of(reduced(nll), weighs=False) == words.replace(" own", "")
+
+
+def test_a_summed_loss_that_is_divided_by_the_targets_that_count_is_a_mean_of_its_own() -> None:
+    targets = torch.tensor([0, -100, 2, -100])
+    loss = nn.functional.cross_entropy(torch.randn(4, 3, requires_grad=True), targets, reduction="sum")
+    assert roots_of(loss / (targets != -100).sum()) == "div 2 own;NllLoss sum"
+
+
 def test_a_step_counts_for_what_it_works_and_not_for_what_it_waits() -> None:
     tracked = Tracked(1, 0)
     tracked.paced()
