@@ -101,6 +101,27 @@ def test_a_schedule_that_begins_anew_within_one_run_is_named_and_a_second_stage_
     assert run(tmp_path, "unwatched", "collectives", job=jobs.twice_in_one_run) == trained[""]
 
 
+LOST = "rank 0 resumed from step 5 without restoring the copies of the model (EMA, target) that the checkpoint holds"
+
+
+def test_an_average_that_no_module_holds_is_missed_after_a_resume_where_it_was_saved(tmp_path: Path) -> None:
+    job = jobs.averaged_in_a_dictionary
+    run(tmp_path, "first", job=job)
+    run(tmp_path, "lost", job=job, resumes=True, forgets=True)
+    (finding,) = found(tmp_path, "lost")
+    assert (finding.title, finding.confidence, finding.ranks) == (LOST, LIKELY, (0,))
+
+    looked_at = run(tmp_path, "kept", job=job, resumes=True)
+    assert found(tmp_path, "kept") == []
+    assert run(tmp_path, "unwatched", "collectives", job=job, resumes=True) == looked_at
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_an_average_is_missed_within_one_run_too(forgets: bool, tmp_path: Path) -> None:
+    run(tmp_path, "one", job=jobs.averaged_twice_in_one_run, forgets=forgets)
+    assert [one.title for one in found(tmp_path, "one")] == ([LOST] if forgets else [])
+
+
 def test_a_save_in_the_midst_of_an_epoch_and_a_resumption_at_its_start_repeat_samples(tmp_path: Path) -> None:
     job = jobs.in_the_midst_of_an_epoch
     run(tmp_path, "first", job=job)

@@ -168,6 +168,42 @@ def resumable(rank: int, world_size: int, *, folder: str, resumes: bool = False,
     return digest_of_training(net)
 
 
+def averaged_in_a_dictionary(
+    rank: int, world_size: int, *, folder: str, resumes: bool = False, forgets: bool = False
+) -> str:
+    """Rank 0 keeps an average of the weights that no module holds, and saves it with everything else."""
+    path = f"{folder}/averaged.pt"
+    net = Net()
+    model, optimizer = DistributedDataParallel(net), adam(net)
+    if resumes:
+        saved = torch.load(path, map_location="cpu", weights_only=True)  # all of it
+        net.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    average = {name: one.detach().clone() for name, one in net.named_parameters()} if rank == 0 else {}
+    if resumes:
+        for name, one in average.items():
+            one.copy_(one if forgets else saved["average"][name])
+        del saved
+    batches = Batches(rank)
+    for _ in range(3 if resumes else 5):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        for name, one in average.items():
+            one.lerp_(net.get_parameter(name).detach(), 0.5)
+    if rank == 0 and not resumes:
+        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "average": average}, path)
+    dist.barrier()
+    return digest_of_training(net)
+
+
+def averaged_twice_in_one_run(rank: int, world_size: int, *, folder: str, forgets: bool = False, **_: object) -> str:
+    """The same, built anew in the same process."""
+    averaged_in_a_dictionary(rank, world_size, folder=folder)
+    return averaged_in_a_dictionary(rank, world_size, folder=folder, resumes=True, forgets=forgets)
+
+
 def twice_in_one_run(rank: int, world_size: int, *, folder: str, forgets: str = "", **_: object) -> str:
     """A training that saves, builds everything anew in the same process, and goes on."""
     resumable(rank, world_size, folder=folder)

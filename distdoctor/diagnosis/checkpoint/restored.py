@@ -17,6 +17,7 @@ from distdoctor.recording.states import StateSnapshot
 from distdoctor.recording.trace.events import Loading, StateLoaded
 from distdoctor.recording.trace.state_file import (
     AGAIN,
+    BESIDE,
     BUFFERS,
     COPIES,
     LR,
@@ -155,22 +156,27 @@ def _continued(
 
 
 def _gone_on_in_one_run(again: Mapping[int, StateSnapshot], own: list[StateSnapshot]) -> dict[int, Continuation]:
-    """Ranks that built their optimizer anew and brought back weights and moments, but not the schedule that was saved with them.
+    """Ranks that built their optimizer anew and brought back weights and moments, but not the schedule or the copies of the model
+    that were saved with them.
 
     A new optimizer for the same weights is a second stage of training, and says nothing.
     """
     began = min((one.document.wall_ns for one in again.values()), default=0)
     moments = _moments([one for one in own if one.document.wall_ns < began])
     found = _continued(again, moments, _Starts(own), set()) if moments else {}
-    forgot = {rank: [piece for piece in one.pieces if piece.kind == SCHEDULE] for rank, one in found.items()}
+    forgot = {rank: [piece for piece in one.pieces if _was_saved(piece, one.save)] for rank, one in found.items()}
     return {
         rank: replace(one, pieces=tuple(forgot[rank]))
         for rank, one in found.items()
         if forgot[rank]
-        and one.save.document.holds_schedule
         and MOMENTS in one.restored
         and not any(piece.kind in (WEIGHTS, ROUNDED) for piece in one.pieces)
     }
+
+
+def _was_saved(piece: Piece, save: StateSnapshot) -> bool:
+    """Whether the save is known to hold this piece besides weights and moments."""
+    return piece.kind == BESIDE or (piece.kind == SCHEDULE and save.document.holds_schedule)
 
 
 def _share(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> float:
@@ -194,6 +200,7 @@ def _compared(rank: int, start: StateSnapshot, save: StateSnapshot, initial: Sta
             pieces.append(piece)
         elif expected and kind not in (WEIGHTS, BUFFERS):
             restored.append(kind)
+    pieces += _beside(start, save)
     pieces += _numbers(start, save, initial)
     if any(piece.kind == SCHEDULE for piece in pieces) is False and _has_moved(SCHEDULE, start, initial):
         restored.append(SCHEDULE)
@@ -211,6 +218,21 @@ def _tensors(kind: str, expected: Mapping[str, str], start: StateSnapshot) -> Pi
     rounded = kind == WEIGHTS and bool(start.document.fits) and len(odd) == len(expected)
     words = start.document.fits if rounded else ("none" if not any(name in now for name in odd) else "")
     return Piece(ROUNDED if rounded else kind, odd[:3], len(odd), len(expected), words)
+
+
+def _beside(start: StateSnapshot, save: StateSnapshot) -> Iterator[Piece]:
+    """Copies of the model in the save of this very rank, none of which is anywhere in the process that goes on from it."""
+    held = start.document.digests.get(BESIDE)
+    weights = set(save.digests(WEIGHTS).values())
+    saved = {name: digest for name, digest in save.digests(BESIDE).items() if digest not in weights}
+    if held is None or not saved or save.rank != start.rank:
+        return
+    if not {name.rpartition(" ")[2] for name in held} <= {name.rpartition(" ")[2] for name in saved}:
+        return  # they may have been brought back in another type
+    alive = {digest for kind in start.document.digests.values() for digest in kind.values()}
+    if alive.isdisjoint(saved.values()):
+        names = tuple(name.rpartition(" ")[0] for name in saved)
+        yield Piece(BESIDE, names[:3], len(saved), len(saved), "none")
 
 
 def _numbers(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> Iterator[Piece]:
@@ -257,6 +279,7 @@ WORDS = {
     BUFFERS: "the buffers",
     MOMENTS: "the optimizer's state",
     COPIES: "the copies of the model (EMA, target)",
+    BESIDE: "the copies of the model (EMA, target) that the checkpoint holds",
     SCALE: "the loss scale",
     SCHEDULE: "the schedule",
     LR: "the learning rate",

@@ -147,18 +147,18 @@ def fits_into(weights: Iterable[Tensor]) -> str:
 
 def trained_in(state: Any, trained: Iterable[Tensor]) -> tuple[int, int]:
     """How many tensors of a state lie where an optimizer changes them, and the place of the first among what it holds, from 1."""
-    storages = {storage: place for place, one in enumerate(trained, 1) if (storage := _storage(one))}
+    storages = {storage: place for place, one in enumerate(trained, 1) if (storage := storage_of(one))}
     tensors = [state] if isinstance(state, Tensor) else [one for _, one in tensors_in(state)]
-    places = [place for one in tensors if (place := storages.get(_storage(one)))]
+    places = [place for one in tensors if (place := storages.get(storage_of(one)))]
     return len(places), places[0] if places else 0
 
 
 def holds_live(state: Any, live: Mapping[str, Named]) -> bool:
     """Whether what is being saved are the tensors that are trained, or copies of what they are now."""
-    storages = {_storage(one) for kind in (WEIGHTS, MOMENTS) for one in live[kind].values()} - {0}
+    storages = {storage_of(one) for kind in (WEIGHTS, MOMENTS) for one in live[kind].values()} - {0}
     compared = 0
     for name, tensor in tensors_in(state):
-        if _storage(tensor) in storages:
+        if storage_of(tensor) in storages:
             return True
         mine = live[WEIGHTS].get(plain_name(name).removeprefix("module."))
         if mine is not None and compared < COMPARED and mine.requires_grad:
@@ -227,7 +227,8 @@ def _kept_buffers(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield plain_name(f"{path}.{name}" if path else name), buffer
 
 
-def _storage(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
+    """Where the elements lie; 0 where there are none, or nobody can say."""
     inner = local(tensor)
     try:
         return inner.untyped_storage().data_ptr()

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from distdoctor.probe import sites, wrappers
+from distdoctor.probe.checkpoints.beside_model import alive_beside, saved_beside
 from distdoctor.probe.checkpoints.live_state import (
     LiveState,
     Named,
@@ -42,6 +43,7 @@ from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.state_file import (
     AGAIN,
     AGAIN_NUMBER,
+    BESIDE,
     KEPT_SAVES,
     MOMENTS,
     SAVE,
@@ -72,8 +74,10 @@ class Snapshots:
         self._start: dict[str, Any] = {}
         self._rng: list[str] = []
         self._passes = self._forwards = self._saves = 0
-        self._last: tuple[int, int, dict[str, Any]] | None = None  # step, number, what was written of the last save
+        # when, number, what was written of the last save
+        self._last: tuple[tuple[int, int], int, dict[str, Any]] | None = None
         self._hook: Any = None
+        self._has_read = False  # a checkpoint
         self._may_go_on = False  # since the newest start something was saved or read, from which to go on
         self._trained_with = 0  # how much was made when the newest backward pass began
         self._made_before = 0  # what is left out of the newest start
@@ -95,6 +99,11 @@ class Snapshots:
             self._wait_for_training()
 
         return made
+
+    def reads(self) -> None:
+        """A checkpoint is read."""
+        self._has_read = True
+        self.may_go_on()
 
     def may_go_on(self) -> None:
         """A checkpoint is written or read: training with an optimizer that was made anew may go on from it."""
@@ -135,10 +144,12 @@ class Snapshots:
 
     def _begin(self) -> None:
         began = time.thread_time()
+        tensors = self.live.tensors(self._made_before)
+        beside = alive_beside(tensors) if self._has_read else None
         if self._start:
-            self._write(AGAIN_NUMBER, self._taken(AGAIN, self.live.tensors(self._made_before), self._made_before))
+            self._write(AGAIN_NUMBER, self._taken(AGAIN, tensors, beside, self._made_before))
         else:
-            self._start = self._taken(START, self.live.tensors())
+            self._start = self._taken(START, tensors, beside)
             self._start["resumes"] = any(_RESUMES.search(word) for word in sys.argv[1:])
             self._write(0, self._start)
         self.spent += time.thread_time() - began
@@ -160,7 +171,8 @@ class Snapshots:
         if threading.current_thread() is not threading.main_thread() or watched() or not self.live.optimizers():
             return
         self.may_go_on()
-        if self._last is not None and self._last[0] == self.rank.step:
+        now = self.rank.step, self._trained_with  # a training that is built anew counts its steps from nought
+        if self._last is not None and self._last[0] == now:
             self._last[2]["holds_schedule"] |= holds_schedule(state)
             self._add_path(path)
             return
@@ -171,9 +183,9 @@ class Snapshots:
         if state is None or holds_live(state, tensors):
             number = 1 + self._saves % KEPT_SAVES
             self._saves += 1
-            document = self._taken(SAVE, tensors)
+            document = self._taken(SAVE, tensors, saved_beside(state, tensors))
             document["holds_schedule"] = holds_schedule(state)
-            self._last = (self.rank.step, number, document)
+            self._last = (now, number, document)
             self._add_path(path)
         self.spent += time.thread_time() - began
 
@@ -208,9 +220,14 @@ class Snapshots:
         document["site"] = document["site"] or sites.user_site()
         self._write(number, document)
 
-    def _taken(self, when: str, tensors: dict[str, Named], made_before: int = 0) -> dict[str, Any]:
+    def _taken(
+        self, when: str, tensors: dict[str, Named], beside: Named | None, made_before: int = 0
+    ) -> dict[str, Any]:
+        """`beside`: the copies that no module holds; None where nobody has looked."""
         digests = {kind: digests_of(named) for kind, named in tensors.items()}
         digests[MOMENTS] = by_parameter(digests[MOMENTS])
+        if beside is not None:
+            digests[BESIDE] = digests_of(beside)
         weights = list(tensors[WEIGHTS].values())
         return {
             "when": when,

@@ -167,7 +167,7 @@ class CheckpointStream(ProbeStream):
     def _load_begins(self, path: str, by: str, placed: bool) -> Noted:
         if not path:
             return None
-        self.snapshots.may_go_on()
+        self.snapshots.reads()
         event = Loading(path, by, self.rank.step, 0, placed)
         return self.note(event, sites.user_site())
 

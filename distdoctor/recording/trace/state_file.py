@@ -18,6 +18,7 @@ AGAIN_NUMBER = KEPT_SAVES + 1  # the newest only
 MOST_TENSORS = 4096  # of each kind
 LARGEST_BYTES = 8 << 20  # of one document
 WEIGHTS, BUFFERS, MOMENTS, COPIES = "weights", "buffers", "moments", "copies"
+BESIDE = "beside"  # copies that no module holds: of a save those in it, of a start whatever may be one
 LR, SCALE, SCHEDULE = (
     "lr",
     "scale",

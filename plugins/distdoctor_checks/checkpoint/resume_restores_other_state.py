@@ -13,8 +13,10 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  rank saved, and were other parts of it when the earlier run began.
                  Names that shared one parameter until load_state_dict(assign=True), and are two in an optimizer: likely,
                  since another model with these names may be trained.
-                 Within one run likewise: a rank saves with its schedule, builds a new optimizer, brings weights and moments back
-                 to the bit, and the schedule begins anew.
+                 Copies of the model that no module holds (averages in a dictionary) are searched for by their bits: none of
+                 those that this rank saved is anywhere in its memory when training goes on.
+                 Within one run likewise: a rank saves with its schedule or such copies, builds a new optimizer, brings weights
+                 and moments back to the bit, and the schedule begins anew, or the copies are gone.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
 When it is fine  Fine-tuning from trained weights: with another learning rate than the fixed one of the earlier run, nothing is
                  said. The RNG state alone is a note: it makes no result wrong.

@@ -1,0 +1,54 @@
+"""Copies of the model that no module holds, averages and targets in dictionaries: those that a checkpoint holds, and what lives
+when training goes on. Names end with the type, for a copy that is brought back in another one has other bits."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from distdoctor.probe.checkpoints.live_state import Named, is_sharded, storage_of
+from distdoctor.probe.checkpoints.tensors import tensors_in
+from distdoctor.probe.tensors.module_trees import plain_name
+from distdoctor.recording.trace.state_file import MOST_TENSORS, WEIGHTS
+
+_PLAIN = (Tensor, nn.Parameter)  # subclasses may answer as they like
+
+
+def saved_beside(state: Any, live: Mapping[str, Named]) -> Named:
+    """What a checkpoint holds under the name and with the shape of a weight, and is neither that weight nor a shard of it."""
+    weights = {} if is_sharded(live[WEIGHTS].values()) else live[WEIGHTS]
+    own = _storages(live)
+    found: Named = {}
+    for name, tensor in tensors_in(state) if weights else ():
+        plain = plain_name(name).removeprefix("module.")
+        mine = weights.get(plain)
+        if mine is not None and tensor.shape == mine.shape and storage_of(tensor) not in own:
+            found[f"{plain} {_type_of(tensor)}"] = (
+                tensor  # of several the last: an average comes after the model, if at all
+            )
+    return found
+
+
+def alive_beside(live: Mapping[str, Named]) -> Named:
+    """Every tensor of the process that has the shape of a weight and is no part of the training itself. Looks at every object."""
+    if is_sharded(live[WEIGHTS].values()):
+        return {}
+    shapes, own = {tensor.shape for tensor in live[WEIGHTS].values()}, _storages(live)
+    others = (one for one in _plain_tensors() if one.shape in shapes and storage_of(one) not in own)
+    return {f"{number} {_type_of(one)}": one for number, one in zip(range(MOST_TENSORS), others, strict=False)}
+
+
+def _plain_tensors() -> Iterator[Tensor]:
+    return (one for one in gc.get_objects() if type(one) in _PLAIN)
+
+
+def _storages(live: Mapping[str, Named]) -> set[int]:
+    every: Iterable[Tensor] = (tensor for named in live.values() for tensor in named.values())
+    return {storage_of(tensor) for tensor in every}
+
+
+def _type_of(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
