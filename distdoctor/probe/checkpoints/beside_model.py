@@ -14,6 +14,7 @@ from distdoctor.probe.checkpoints.tensors import tensors_in
 from distdoctor.probe.tensors.module_trees import plain_name
 from distdoctor.recording.trace.state_file import MOST_TENSORS, WEIGHTS
 
+LARGEST_BYTES = 1 << 30  # of all of them
 _PLAIN = (Tensor, nn.Parameter)  # subclasses may answer as they like
 
 
@@ -32,13 +33,16 @@ def saved_beside(state: Any, live: Mapping[str, Named]) -> Named:
     return found
 
 
-def alive_beside(live: Mapping[str, Named]) -> Named:
-    """Every tensor of the process that has the shape of a weight and is no part of the training itself. Looks at every object."""
+def alive_beside(live: Mapping[str, Named]) -> Named | None:
+    """Every tensor of the process that has the shape of a weight and is no part of the training itself; None where they are too
+    many or too large to be looked at before a training begins. Looks at every object."""
     if is_sharded(live[WEIGHTS].values()):
-        return {}
+        return None
     shapes, own = {tensor.shape for tensor in live[WEIGHTS].values()}, _storages(live)
-    others = (one for one in _plain_tensors() if one.shape in shapes and storage_of(one) not in own)
-    return {f"{number} {_type_of(one)}": one for number, one in zip(range(MOST_TENSORS), others, strict=False)}
+    others = [one for one in _plain_tensors() if one.shape in shapes and storage_of(one) not in own]
+    if len(others) > MOST_TENSORS or sum(one.nbytes for one in others) > LARGEST_BYTES:
+        return None
+    return {f"{number} {_type_of(one)}": one for number, one in enumerate(others)}
 
 
 def _plain_tensors() -> Iterator[Tensor]:
