@@ -186,6 +186,14 @@ def test_a_small_validation_part_that_is_the_same_on_all_ranks_is_silent() -> No
     assert [one.title for one in found(recording) if one.code in ("DD303", "DD313")] == []
 
 
+def test_splits_of_several_data_sets_that_are_put_together_are_looked_through() -> None:
+    recording, _ = replicas.watched(splits.split_by_each_rank, sets=3)
+    assert_split_is_named(recording)
+
+    recording, _ = replicas.watched(splits.split_by_each_rank, sets=3, alike=True)
+    assert [one.title for one in found(recording) if one.code in ("DD303", "DD313")] == []
+
+
 def assert_split_is_named(recording: Recording) -> None:
     finding = next(one for one in found(recording) if one.code in ("DD303", "DD313"))
     assert (finding.code, finding.confidence) == ("DD313", CERTAIN)

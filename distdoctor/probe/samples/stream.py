@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import weakref
-from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from distdoctor.probe import optimizer_steps, sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.samples import eval_mode, replicas, worker_rng
+from distdoctor.probe.samples.below_subsets import below_subsets
 from distdoctor.probe.samples.bitmap_writer import BitmapWriter, BitmapWriters
 from distdoctor.probe.samples.dataset_content import Content, content_of
 from distdoctor.probe.samples.fingerprints import fingerprint
@@ -159,7 +159,7 @@ class SamplesStream:
         iterable = bool(loader.flags & PassFlag.ITERABLE)
         facts = facts_of_stream(dataset, sampler) if iterable else facts_of(sampler)
         told = self._told(streams_of(dataset) if iterable else chain_of(sampler))
-        base, translate, translation = _below_subsets(dataset)
+        base, translate, translation = below_subsets(dataset)
         content = self._content(base, iterable)
         outer = self._content(dataset) if translate else content
         flags = loader.flags | facts.flags | translation
@@ -366,18 +366,6 @@ def _whole(epoch: Any) -> int:
         hand_on(error)
         return -2
     return number if abs(number) < 1 << 62 else -2
-
-
-def _below_subsets(dataset: Any) -> tuple[Any, list[Any], PassFlag]:
-    """The data set below any Subsets, how to get from an index of the outermost to one of it, and whether that is possible."""
-    translate: list[Any] = []
-    while type(dataset) is torch.utils.data.Subset:
-        indices = dataset.indices
-        if type(indices) not in (list, tuple, range, array):
-            return dataset, [], PassFlag.UNTRANSLATED
-        translate.append(indices.__getitem__)
-        dataset = dataset.dataset
-    return dataset, translate, PassFlag.TRANSLATED if translate else PassFlag(0)
 
 
 def _one_in(length: int, facts: SamplerFacts, flags: PassFlag) -> int:
