@@ -67,13 +67,26 @@ def make_shared_folder(name: str, *, latest: bool = True) -> Path:
 
 
 def _asked_for(folder: Path, shared: bool) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for parent in [one for one in reversed(folder.parents) if not one.exists()]:
+        parent.mkdir(
+            mode=0o755, exist_ok=True
+        )  # under any umask: who can write there can put another folder in the place of ours
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not shared:  # on a file system that several hosts share the owner may be called otherwise
+        _refuse_foreign(folder)
     if not shared and is_run_folder(folder):
         raise WrongUse(
             f"{folder} holds the recording of another run",
             way_out="Give every run a folder of its own, or leave --run-dir out.",
         )
     return folder
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """PermissionError where a folder, or a link, of somebody else lies under the name that was asked for."""
+    for about in (os.lstat(folder), os.stat(folder)):
+        if about.st_uid not in (os.geteuid(), 0):
+            raise PermissionError(errno.EPERM, "belongs to somebody else", str(folder))
 
 
 def _new(runs: Path, name: str) -> Path:

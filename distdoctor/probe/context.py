@@ -62,7 +62,6 @@ class Rank:
         self.watched: list[Any] = []  # models of which the user says that they are replicas: see `gradients.watched`
         self.on_watched: Callable[[], None] = lambda: None  # told when another one is watched; guarded
         self.on_pass: Callable[[], None] = lambda: None  # told when a loader begins to be read; guarded
-        self.module_trees: Any = None  # of the stream of gradients, for whoever looks at modules as well
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
         self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
         self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded

@@ -78,11 +78,15 @@ def start_here(folder: str, *, joins: bool = False, settings: ProbeSettings | No
 
 def watch_models(models: Iterable[Any], ranks: tuple[int, ...] = ()) -> None:
     """From now on these models count as replicas on `ranks`, () for all ranks of the job. Nothing happens without a recording."""
-    if _rank is not None and not _rank.silent:
-        from distdoctor.probe import sites
+    if _rank is not None:
+        _rank.guarded(_watch_models)(_rank, models, ranks)
 
-        _rank.watched += [WatchedModel(weakref.ref(model), ranks, sites.user_site()) for model in models]
-        _rank.on_watched()
+
+def _watch_models(rank: Rank, models: Iterable[Any], ranks: tuple[int, ...]) -> None:
+    from distdoctor.probe import sites
+
+    rank.watched += [WatchedModel(weakref.ref(model), ranks, sites.user_site()) for model in models]
+    rank.on_watched()
 
 
 def recorded_in() -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from seeds import copy_of, run_folder
 
 from distdoctor.diagnosis.finding import CERTAIN
+from distdoctor.recording.trace.host_file import PATTERN
 
 pytestmark = pytest.mark.job
 
@@ -43,3 +44,19 @@ def test_without_checksums_the_same_is_said_but_not_as_certain(
     assert CERTAIN not in {one.confidence for one in found.findings}
     assert found.coverage is not None
     assert "ranks 0-1 left a trace of which no launcher noted a checksum" in found.coverage.gaps
+
+
+def test_traces_that_were_copied_without_the_launchers_own_file_are_not_called_healthy(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = copy_of(run_folder("healthy", tmp_path_factory), tmp_path / "run")
+    for path in folder.glob(PATTERN):
+        path.unlink()
+
+    found = flips.examined(folder)
+
+    assert found.coverage is not None
+    assert found.coverage.gaps == (
+        "ranks 0-1 left a trace of which no launcher noted a checksum",
+        "nobody saw how the job ended",
+    )

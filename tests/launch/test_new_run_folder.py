@@ -85,3 +85,37 @@ def test_a_folder_that_was_asked_for_is_no_other(here: Path) -> None:
 
     with pytest.raises(WrongUse, match="no run folder can be made"):
         make_run_folder("train", here / "runs" / "mine")
+
+
+def test_the_folders_above_one_that_was_asked_for_let_nobody_else_put_another_in_its_place(here: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = make_run_folder("train", here / "runs" / "today" / "mine")
+    finally:
+        os.umask(before)
+
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (here / "runs", here / "runs/today", folder)]
+    assert modes == [0o755, 0o755, 0o700]
+
+
+@pytest.mark.parametrize("how", ["folder", "link"])
+def test_a_folder_or_a_link_of_somebody_else_is_not_recorded_into(here: Path, how: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    (here / "elsewhere").mkdir(mode=0o700)
+    place = here / "mine"
+    if how == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("elsewhere")
+    os.chown(place, 65534, 65534, follow_symlinks=False)
+
+    with pytest.raises(WrongUse, match="belongs to somebody else"):
+        make_run_folder("train", place)
+
+
+def test_ones_own_link_leads_to_another_disk(here: Path) -> None:
+    (here / "scratch").mkdir()
+    (here / "mine").symlink_to("scratch")
+
+    assert make_run_folder("train", here / "mine") == here / "mine"

@@ -11,12 +11,16 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from distdoctor.probe import optimizer_steps
 
 
+def unguarded(hook: optimizer_steps.Hook) -> optimizer_steps.Hook:
+    return hook
+
+
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 def test_only_the_steps_of_the_training_are_told(kind: type[torch.optim.Optimizer]) -> None:
     told: list[str] = []
     handles = [
-        optimizer_steps.before_each(lambda *_: told.append("before")),
-        optimizer_steps.after_each(lambda *_: told.append("after")),
+        optimizer_steps.before_each(unguarded, lambda *_: told.append("before")),
+        optimizer_steps.after_each(unguarded, lambda *_: told.append("after")),
     ]
     model = torch.nn.Linear(3, 1)
     optimizer = kind(model.parameters(), lr=0.1)
@@ -37,7 +41,9 @@ def test_what_a_hook_returns_goes_to_torch() -> None:
     seen: list[Any] = []
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    handle = optimizer_steps.before_each(lambda optimizer, args, kwargs: ((args[0], lambda: seen.append(1) or 1.0), {}))
+    handle = optimizer_steps.before_each(
+        unguarded, lambda optimizer, args, kwargs: ((args[0], lambda: seen.append(1) or 1.0), {})
+    )
     try:
         optimizer.step()
     finally:

@@ -13,15 +13,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
 from distdoctor.recording.flight.moments import outrun_dumps, spread_group
 from distdoctor.recording.flight.rows import LAUNCHER
 from distdoctor.recording.recording import Recording
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Node = tuple[Any, ...]  # ("rank", 3), ("call", group, number), ("unseen", 3)
 PATIENCE_NS = 10_000_000_000  # as for live jobs; see diagnosis.hang.silence
@@ -204,6 +205,8 @@ class DeviceProgress:
     @cached_property
     def graph(self) -> nx.DiGraph[Node]:
         """Ranks, the calls that their devices are at, and whom these calls wait for."""
+        import networkx as nx  # in here: it takes 0.1 s, and most recordings hold no dumps
+
         graph: nx.DiGraph[Node] = nx.DiGraph()
         if self.moved_on:
             return graph
@@ -300,6 +303,8 @@ class DeviceProgress:
     def _ends(self) -> tuple[list[frozenset[Node]], set[int]]:
         """The ends of the graph: sets of nodes from which no edge leads out, without calls that wait for nobody; and the ranks
         that are not known about and that others wait for."""
+        import networkx as nx
+
         condensed = nx.condensation(self.graph)
         ends = []
         unseen = set()
@@ -362,6 +367,8 @@ class DeviceProgress:
         return tuple(sorted((self._ring(nodes) for nodes in knots), key=lambda ring: ring.edges[0].rank))
 
     def _ring(self, nodes: frozenset[Node]) -> WaitRing:
+        import networkx as nx
+
         knot = nx.DiGraph(sorted(self.graph.subgraph(nodes).edges, key=str))
         first = min(node for node in nodes if node[0] == "rank")
         path = [edge[0] for edge in nx.find_cycle(knot, source=first)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
-import networkx as nx
-
 
 def closed_chains(needs: Mapping[int, Iterable[int]], ranks: Mapping[int, Iterable[int]]) -> Iterator[list[int]]:
     """Rings among numbered waits, each for the next, no two with a rank in common; the same ones whatever the order of ranks.
 
     `needs`: wait -> the waits that would have to end before it; `ranks`: wait -> the ranks inside it.
     """
+    import networkx as nx  # here: most recordings have no waits, and it takes 0.1 s
+
     graph: nx.DiGraph[int] = nx.DiGraph((at, other) for at in sorted(needs) for other in needs[at])
     with contextlib.suppress(nx.NetworkXNoCycle):
         while graph:

@@ -64,10 +64,8 @@ class Snapshots:
 
     def __init__(self, rank: Rank, trace: TraceWriter, guarded: Callable[[Any], Any]) -> None:
         self.rank, self.trace, self.guarded = rank, trace, guarded
-        trees = rank.module_trees
-        if trees is None:
-            trees = ModuleTrees()
-            trees.install()
+        trees = ModuleTrees(guarded)
+        trees.install()
         self.live = LiveState(trees)
         self.began = time.monotonic()
         self.spent = 0.0

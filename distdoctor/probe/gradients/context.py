@@ -28,7 +28,7 @@ class GradientsContext(ProbeStream):
 
     def __init__(self, rank: Rank, trace: TraceWriter, deep: bool) -> None:
         super().__init__(rank, trace, deep)
-        self.trees = ModuleTrees()
+        self.trees = ModuleTrees(self.guarded)
         self.agreement = Agreement()
         self.watched = WatchedModels(rank)
         self.step = 0

@@ -86,8 +86,8 @@ class GradientsStream:
         joins.install(context)
         if context.deep:
             self.origins.install()
-        optimizer_steps.before_each(context.guarded(self.before))
-        optimizer_steps.after_each(context.guarded(self.after))
+        optimizer_steps.before_each(context.guarded, self.before)
+        optimizer_steps.after_each(context.guarded, self.after)
         context.rank.on_watched = context.guarded(self._watched)
         context.rank.on_watched()
         context.rank.on_pass = context.guarded(self._loader_begins)

@@ -39,7 +39,7 @@ class WrapperWatch:
         wrappers.lay(parallel.DistributedDataParallel, "__init__", self._around_init)
         wrappers.lay(parallel.DistributedDataParallel, "forward", self._around_forward)
         wrappers.lay(nn.Module, "_apply", self._around_apply)
-        self.context.trees.registered = self.context.guarded(self._registered)
+        self.context.trees.registered = self._registered
 
     def _around_init(self, original: Any) -> Any:
         @self.context.guarded

@@ -18,7 +18,7 @@ class MemoryContext(ProbeStream):
 
     def __init__(self, rank: Rank, trace: TraceWriter, deep: bool) -> None:
         super().__init__(rank, trace, deep)
-        self.trees = ModuleTrees()
+        self.trees = ModuleTrees(self.guarded)
         self.resident = ResidentMemory()
         self.device = DeviceMemory()
         self.step = 0

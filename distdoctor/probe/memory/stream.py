@@ -90,8 +90,8 @@ class MemoryStream(MemoryContext):
             before=self.guarded(self._batch_asked_for),
             after=self.guarded(self._batch_is_there),
         )
-        optimizer_steps.before_each(self.guarded(self._before))
-        optimizer_steps.after_each(self.guarded(self._after))
+        optimizer_steps.before_each(self.guarded, self._before)
+        optimizer_steps.after_each(self.guarded, self._after)
         self.evaluations.install()
         self.rank.on_exception.append(self.guarded(self.failed))
         self._write(0, 0)

@@ -85,7 +85,7 @@ class StepTimer:
                 begins_now()
             return following
 
-        optimizer_steps.before_each(self._callback(begins))
+        optimizer_steps.before_each(self._callback, begins)
 
     def stepped(self) -> None:
         """An optimizer has stepped. Backward passes of a closure that it called again are not its own time."""

@@ -40,7 +40,6 @@ def install(rank: Rank) -> StepTimer | None:
     shares.install()
     collector = garbage.install(rank)
 
-    @rank.guarded
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         times.stepped()
         # Several optimizers (GAN) step in turn: the one that steps most often counts the steps.
@@ -57,7 +56,7 @@ def install(rank: Rank) -> StepTimer | None:
             shares.stepped(count)
             collector.stepped()
 
-    optimizer_steps.after_each(stepped)
+    optimizer_steps.after_each(rank.guarded, stepped)
     return times
 
 

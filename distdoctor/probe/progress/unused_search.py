@@ -65,10 +65,9 @@ def install(rank: Rank) -> None:
             return
         if not searches:
             wrappers.lay(DistributedDataParallel, "_post_forward", walking)
-            optimizer_steps.before_each(skipped(stepping))
+            optimizer_steps.before_each(rank.guarded, stepping)
         searches.append(Search(rank, wrapper))
 
-    @rank.guarded
     def stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
         for search in searches:
             search.look()

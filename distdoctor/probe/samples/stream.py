@@ -407,7 +407,7 @@ def install(rank: Rank) -> None:
     replicas.install(rank)
     stream.watch_set_epoch(DistributedSampler)
     stream.modes.install(rank)
-    optimizer_steps.before_each(rank.guarded(stream.stepped))
+    optimizer_steps.before_each(rank.guarded, stream.stepped)
     made = rank.guarded(stream.made)
     stream.noise = noise = worker_rng.install(rank, rank.trace)
     about_to_iterate = rank.guarded(noise.about_to_iterate)

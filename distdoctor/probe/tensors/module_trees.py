@@ -31,9 +31,10 @@ class HeldParameter(NamedTuple):
 
 
 class ModuleTrees:
-    """The modules of this process, as far as they live."""
+    """The modules of this process, as far as they live. `guarded`: the guard of the stream that wants to know them."""
 
-    def __init__(self) -> None:
+    def __init__(self, guarded: Callable[[Any], Any]) -> None:
+        self._guarded = guarded
         self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         self.copied = 0
         """Modules that came by copying or unpickling so far, and those that were made: whoever looks for copies looks at it."""
@@ -43,19 +44,23 @@ class ModuleTrees:
 
     def install(self) -> None:
         """Hear of every module from now on."""
-        nn.modules.module.register_module_module_registration_hook(self._child)
-        nn.modules.module.register_module_parameter_registration_hook(self._parameter)
+        nn.modules.module.register_module_module_registration_hook(self._guarded(self._child))
+        nn.modules.module.register_module_parameter_registration_hook(self._guarded(self._parameter))
         wrappers.lay(nn.Module, "__setstate__", self._around_setstate)
 
     def _around_setstate(self, original: Any) -> Any:
         """What `deepcopy` and `torch.load` make never registers anything: it comes with its state."""
 
-        def __setstate__(module: Any, state: Any) -> None:
-            original(module, state)
+        @self._guarded
+        def copied(module: nn.Module) -> None:
             self._modules[id(module)] = module
             self.copied += 1
             if len(self._sites) < MOST_SITES:
                 self._sites[id(module)] = sites.user_site()
+
+        def __setstate__(module: Any, state: Any) -> None:
+            original(module, state)
+            copied(module)
 
         return __setstate__
 

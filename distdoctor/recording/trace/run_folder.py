@@ -176,12 +176,14 @@ def read_run(
     for rank, path in paths.items():
         try:
             log = _rank_trace(folder, rank, path, bytes_of(path), only, digests.get(path.name, ""))
-            unsealed = to_be_sealed and path.name not in digests
+            lost = not hosts and _had_a_launcher(log)
+            unsealed = (to_be_sealed or lost) and path.name not in digests
             logs[rank] = replace(log, drawn_sets=sets.get((rank, log.attempt), {}), unsealed=unsealed)
         except UnreadableRecording as trouble:
             fault = "torn" if isinstance(trouble, TornRecording) else "unreadable"
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank, fault=fault))
-    whole = assemble(logs, job or Job(attempt=number), [*troubles, *_notes(folder)])
+    end_unseen = not hosts and any(map(_had_a_launcher, logs.values()))
+    whole = assemble(logs, job or Job(attempt=number, end_unseen=end_unseen), [*troubles, *_notes(folder)])
     seen = read_seen_live(folder, number)
     looked = newest_stacks(seen) if not paths else None  # nobody recorded: the look from outside is all there is
     return replace(
@@ -193,6 +195,12 @@ def read_run(
         stacks=looked.stacks if looked is not None else None,
         unread=frozenset(there.keys() - paths.keys()),
     )
+
+
+def _had_a_launcher(log: RankTrace) -> bool:
+    """Whether a launcher of ours, which numbers its starts, started the rank: its own file may have been left behind."""
+    settings = log.environment.get("settings")
+    return isinstance(settings, dict) and settings.get("attempt") is not None
 
 
 def _rank_trace(
