@@ -42,6 +42,7 @@ class FinishedJob:
         recording = self.others.with_last_words(self._with_ends(recording, job, end))
         if self.others.verdict is None:
             recording = self.others.with_lost(recording)
+        self.others.part()
         self.record.write(lost=recording.job.lost)
         self.presence.end()
         seen = self.record.keep_what_was_seen(self.watcher, succeeded=end.exit_code == 0)

@@ -44,6 +44,9 @@ class OtherHosts:
         self._state, self._folder, self._name, self._notice = state, folder, name, notice
         self._host_0 = VerdictOfHost0(rendezvous, exchange)
         self.verdict: Diagnosis | None = None  # of the whole job, where another host has judged
+        self._parting = (
+            0.0  # until when the others are stayed for, monotonic seconds; 0: they are not, or have been already
+        )
 
     def with_what_they_see(self, recording: Recording) -> Recording:
         """The recording with what the other hosts saw: asked when this host's ranks do not move. A shared folder holds the traces
@@ -75,9 +78,8 @@ class OtherHosts:
         deadline = time.monotonic() + OTHERS_SECONDS
         if not self._host_0.is_ours:
             self._exchange.give(recording, final=True)
-        others = self._exchange.take_last_words(deadline)
-        if not self._host_0.is_ours:
-            self._exchange.part(deadline, self._missed)
+        others = self._exchange.take_last_words(deadline, self._presence.are_alive)
+        self._parting = 0.0 if self._host_0.is_ours else deadline
         if self._exchange.silent:
             came, hosts = self._rendezvous.hosts - len(self._exchange.silent), self._rendezvous.hosts
             here, silent = self._rendezvous.host_number, self._presence.named(self._exchange.silent)
@@ -155,6 +157,11 @@ class OtherHosts:
         """The recording with the hosts that were silent before the job was over, or have not been heard since."""
         lost = still_lost((*recording.job.lost, *self._state.lost, *self._lost_meanwhile()), ())
         return replace(recording, job=replace(recording.job, lost=lost))
+
+    def part(self) -> None:
+        """We ask the store nothing more: whose it is may leave, and stays until then, so that nobody misses it."""
+        if self._parting:
+            self._exchange.part(self._parting, self._missed)
 
     def take_back(self) -> None:
         """Ranks of ours that had come to rest move again."""
