@@ -91,7 +91,7 @@ def execute(
         stop_on=stop_on,
         afterwards=lambda: afterwards(folder),
         hosts=launcher.tasks if launcher is not None else wants.nodes,
-        watches=launcher is None or launcher.task == 0,
+        task=launcher.task if launcher is not None else -1,
     )
     with stdout as report_to, LiveView.of(folder) or contextlib.nullcontext() as view:
 

@@ -10,7 +10,7 @@ own and given up after a moment: that host may be gone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ CHUNK_BYTES = 1 << 20
 ANSWER_SECONDS = 3.0  # a store on a living host answers within milliseconds
 # Hosts that all take all bundles: 16 MiB out of one store, and 1 CPU s of each host (benchmarks/exchange_scale.py); it has 3 s.
 ALL_JUDGE_UP_TO = 32
+SLOW_SECONDS = 7.0  # more for a host that lives: two busy cores were seen to take five
 QUESTIONS_A_SECOND = 1000  # that the store takes from hosts that wait; it answers some 10,000
 MOST_CHUNKS = 64  # that are read of one host: beyond that the word that says how many is damaged
 SLOTS = 2  # of chunks a host: who reads one meets no half of the next
@@ -107,15 +108,21 @@ class Exchange:
         self._look()
         return [recording for _, recording in self._got.values()]
 
-    def take_last_words(self, until: float) -> list[Recording]:
-        """The bundle of each other host at its end. `until`: monotonic seconds up to which they are awaited."""
+    def take_last_words(
+        self, until: float, are_alive: Callable[[Sequence[int]], bool] = lambda hosts: False
+    ) -> list[Recording]:
+        """The bundle of each other host at its end. `until`: monotonic seconds up to which they are awaited, and somewhat longer
+        where of those that are left some `are_alive`."""
         self.join_attempt()
         while True:
             began = time.monotonic()
             self._look()
             found = {host: recording for host, (state, recording) in self._got.items() if state.endswith(FINAL)}
             self.silent = [host for host in self._others if host not in found]
-            if not self.silent or self._is_lost or began >= until:  # fetching what was there takes long: more has come
+            if not self.silent or self._is_lost:
+                return [*found.values()]
+            # Fetching what was there takes long, and more has come: late is who was not there when we began.
+            if began >= until and (began >= until + SLOW_SECONDS or not are_alive(self.silent)):
                 return [*found.values()]
             time.sleep(0.1)
 

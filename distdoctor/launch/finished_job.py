@@ -40,8 +40,12 @@ class FinishedJob:
         self.others.await_ends()
         recording = self._recorded() or Recording(job, {}, streams=frozenset())
         recording = self.others.with_last_words(self._with_ends(recording, job, end))
+        if self.others.takes_over:
+            self.others.await_survivors()
+            recording = self._with_ends(open_recording(self.options.folder), job, end)
         if self.others.verdict is None:
             recording = self.others.with_lost(recording)
+        self.others.part()
         self.record.write(lost=recording.job.lost)
         self.presence.end()
         seen = self.record.keep_what_was_seen(self.watcher, succeeded=end.exit_code == 0)

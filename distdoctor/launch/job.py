@@ -25,6 +25,7 @@ from distdoctor.launch.observed_agent import AgentEnd, run_agent
 from distdoctor.launch.other_hosts import OtherHosts
 from distdoctor.launch.other_launcher import run_command
 from distdoctor.launch.own_record import OwnRecord
+from distdoctor.launch.own_traces import OwnTraces
 from distdoctor.launch.presence import Presence
 from distdoctor.launch.processes import descends_from, this_process
 from distdoctor.launch.rendezvous import Rendezvous
@@ -38,7 +39,7 @@ from distdoctor.recording.recording import Job, RankEnd
 from distdoctor.recording.trace.host_file import TORCH_ELASTIC, HostFile
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.process_key import started_at
-from distdoctor.recording.trace.reader import read_trace
+from distdoctor.recording.trace.reader import TraceHead, read_head
 from distdoctor.recording.trace.redaction import redacted_arguments
 from distdoctor.recording.trace.run_folder import seals_of, socket_paths, trace_paths, unused_attempt
 
@@ -76,6 +77,7 @@ class RunningJob:
         )
         self.last_lines = LastLines(self.ends.memory_left, options.lines)
         self.watcher = self._watcher()
+        self.own_traces = OwnTraces(options.folder, self._is_ours, self._new_trace)
 
     def _host_file(self) -> HostFile:
         return HostFile(
@@ -85,6 +87,7 @@ class RunningJob:
             self.launch.strategy,
             self.options.probe.noted_streams,
             self.options.hosts,
+            task=self.options.task,
         )
 
     def _watcher(self) -> Watcher:
@@ -117,16 +120,19 @@ class RunningJob:
 
     def job(self) -> Job:
         """The job as it is known at this moment, on this host."""
+        over = self.state.over
+        now = without_the_asked(self.ends.seen(), self.state.signal, self.state.signal_ns) if not over else {}
         return Job(
             argv=self.record.host.argv,
             world_size=self.state.world_size,
-            ends=self.ends.seen() if not self.state.over else self.state.starts[self.state.attempt].ends,
-            running=not self.state.over,
+            ends=self.state.starts[self.state.attempt].ends if over else now,
+            running=not over,
             launcher=self.record.host.launcher,
             strategy=self.launch.strategy,
             attempt=self.state.attempt,
             hosts=self.record.hosts,
-            lost=self.state.lost if self.state.over else self.presence.lost(),
+            interrupted=self.state.signal,
+            lost=self.state.lost if over else self.presence.lost(),
         )
 
     @property
@@ -138,7 +144,9 @@ class RunningJob:
         """Start the job, come back when every rank has ended and has been examined."""
         self._first_unused = unused_attempt(self.options.folder)
         self.record.write()
-        if self.options.watches:
+        if self.options.task > 0:
+            self.own_traces.start()
+        else:
             self.watcher.start()
         self.last_lines.start()
         end = AgentEnd(1)
@@ -177,6 +185,7 @@ class RunningJob:
         self.state.lost = self.presence.lost()
         self.presence.ending()
         end_leftovers(self.ends, self._of_other_launchers)
+        self.own_traces.stop()
         self.watcher.stop(succeeded=end.exit_code == 0)
         self.state.over = True
         self.state.signal = 0 if self.state.aborting else end.signal or self.state.signal
@@ -248,7 +257,7 @@ class RunningJob:
     def _new_trace(self, rank: int, path: Path) -> None:
         """A rank of another launcher has shown itself: watch its process, if it lives on this host."""
         try:
-            head = read_trace(path, only=frozenset()).head
+            head = read_head(path)
         except DoctorError:
             return
         self.state.world_size = max(self.state.world_size, head.world_size)
@@ -258,8 +267,12 @@ class RunningJob:
             self.state.attempt = head.attempt
         if head.process.lives_here:
             self.ends.watch({rank: head.pid}, started={rank: head.pid_started})
-            if self.options.hosts > 1 and not descends_from(head.pid, self.state.launcher_pid):
+            if self.options.hosts > 1 and not self._is_ours(head):
                 self._of_other_launchers.add(rank)
+
+    def _is_ours(self, head: TraceHead) -> bool:
+        """Whether our launcher has started the process that writes a trace."""
+        return head.process.lives_here and descends_from(head.pid, self.state.launcher_pid)
 
     def _heard(self, number: int) -> None:
         """A signal from outside. Torch's agent hands it on to the ranks, unless it stands in a store that does not answer.
@@ -303,5 +316,5 @@ def _remove_sockets(folder: Path) -> None:
     traces = trace_paths(folder)
     for rank, path in socket_paths(folder).items():
         with contextlib.suppress(OSError, DoctorError):
-            if rank in traces and read_trace(traces[rank], only=frozenset()).head.process.is_of_this_machine:
+            if rank in traces and read_head(traces[rank]).process.is_of_this_machine:
                 path.unlink()

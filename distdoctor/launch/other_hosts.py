@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from distdoctor.launch.exchange import Exchange
 from distdoctor.launch.job_state import JobState
 from distdoctor.launch.presence import Presence
 from distdoctor.launch.rendezvous import Rendezvous
+from distdoctor.launch.takeover import Takeover
 from distdoctor.launch.verdict_of_host_0 import VerdictOfHost0
 from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.merge import joined_stacks, merged
@@ -24,6 +27,7 @@ from distdoctor.recording.trace.host_file import HostFile, read_host_files, stil
 LAST_SLACK_SECONDS = 1.5  # for a late word at the end of the job, of those that others get
 # After the wait for the others' last words: a word may have been read a beat late, and the store have been asked a beat ago.
 MISSED_SECONDS = 2.0
+SURVIVORS_SECONDS = 1.0  # the same where a verdict is overdue
 OTHERS_SECONDS = 3.0  # that launchers on other hosts get to come to their end as well
 
 
@@ -43,7 +47,11 @@ class OtherHosts:
         self._rendezvous, self._exchange, self._presence = rendezvous, exchange, presence
         self._state, self._folder, self._name, self._notice = state, folder, name, notice
         self._host_0 = VerdictOfHost0(rendezvous, exchange)
+        self._takeover = Takeover(folder, os.uname().nodename)
         self.verdict: Diagnosis | None = None  # of the whole job, where another host has judged
+        self._parting = (
+            0.0  # until when the others are stayed for, monotonic seconds; 0: they are not, or have been already
+        )
 
     def with_what_they_see(self, recording: Recording) -> Recording:
         """The recording with what the other hosts saw: asked when this host's ranks do not move. A shared folder holds the traces
@@ -75,9 +83,10 @@ class OtherHosts:
         deadline = time.monotonic() + OTHERS_SECONDS
         if not self._host_0.is_ours:
             self._exchange.give(recording, final=True)
-        others = self._exchange.take_last_words(deadline)
-        if not self._host_0.is_ours:
-            self._exchange.part(deadline, self._missed)
+        others = self._exchange.take_last_words(
+            deadline, lambda hosts: self._presence.are_alive(hosts, LAST_SLACK_SECONDS)
+        )
+        self._parting = 0.0 if self._host_0.is_ours else deadline
         if self._exchange.silent:
             came, hosts = self._rendezvous.hosts - len(self._exchange.silent), self._rendezvous.hosts
             here, silent = self._rendezvous.host_number, self._presence.named(self._exchange.silent)
@@ -94,14 +103,28 @@ class OtherHosts:
         host_0 = self._presence.named([0])
         self._exchange.silent = [0] if found is None else []
         self._exchange.part(time.monotonic() + OTHERS_SECONDS, self._missed)
-        if found is None:
-            self._notice(
-                f"1 of {hosts} hosts has answered, nothing came from {host_0}, which judges for all; this is host {here}"
-            )
-            return replace(recording, job=replace(recording.job, running=False))
-        self._notice(f"{host_0} has judged for all {hosts} hosts; this is host {here}")
-        self.verdict = replace(found, judged_by=host_0)
+        if found is not None:
+            self._notice(f"{host_0} has judged for all {hosts} hosts; this is host {here}")
+            return self._judged(recording, host_0, found)
+        self._notice(
+            f"1 of {hosts} hosts has answered, nothing came from {host_0}, which judges for all; this is host {here}"
+        )
+        if self._is_shared() and not self._takeover.claim(self._state.attempt):
+            taken = self._takeover.take(self._state.attempt)
+            if taken is not None:
+                self._notice(f"{taken[0]} has judged in its place")
+                return self._judged(recording, *taken)
+        return replace(recording, job=replace(recording.job, running=False))
+
+    def _judged(self, recording: Recording, by: str, found: Diagnosis) -> Recording:
+        """Our part with the job as another host knows it, whose verdict is that of all."""
+        self.verdict = replace(found, judged_by=by)
         return replace(recording, job=found.job)
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether we judge for all in the place of host 0: all that lies in our folder is to be read."""
+        return self._takeover.is_ours(self._state.attempt)
 
     def settled(self, recording: Recording, checks: Mapping[str, Check], judge: Callable[[], Diagnosis]) -> Diagnosis:
         """The diagnosis of the whole job at its end: that of host 0, else what `judge()` says. Where others wait for it, they get
@@ -112,6 +135,9 @@ class OtherHosts:
         if self._host_0.is_ours:
             self._host_0.give(found, final=True)
             self._exchange.part(time.monotonic() + OTHERS_SECONDS + 2 * self._exchange.pause, self._missed)
+        if self.takes_over:
+            with contextlib.suppress(OSError):  # a full disk: the others have their own part
+                self._takeover.give(self._state.attempt, found)
         return found
 
     def agreed(self, found: Diagnosis) -> Diagnosis:
@@ -145,9 +171,18 @@ class OtherHosts:
             return
         if self._host_0.is_ours:
             self._host_0.begin()
-        deadline = time.monotonic() + OTHERS_SECONDS
+        self._await_launchers(OTHERS_SECONDS)
+
+    def await_survivors(self) -> None:
+        """The same where we judge in the place of host 0."""
+        self._await_launchers(SURVIVORS_SECONDS, {host.host for host in self._presence.lost(LAST_SLACK_SECONDS)})
+
+    def _await_launchers(self, seconds: float, lost: Container[str] = ()) -> None:
+        """Wait for so long for the launchers that write into our folder and are not `lost`."""
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if not any(host.still_runs for host in self._launchers_here() if host.name != self._name):
+            others = (host for host in self._launchers_here() if host.name != self._name)
+            if not any(host.still_runs for host in others if host.process.host not in lost):
                 return
             time.sleep(0.1)
 
@@ -155,6 +190,11 @@ class OtherHosts:
         """The recording with the hosts that were silent before the job was over, or have not been heard since."""
         lost = still_lost((*recording.job.lost, *self._state.lost, *self._lost_meanwhile()), ())
         return replace(recording, job=replace(recording.job, lost=lost))
+
+    def part(self) -> None:
+        """We ask the store nothing more: whose it is may leave, and stays until then, so that nobody misses it."""
+        if self._parting:
+            self._exchange.part(self._parting, self._missed)
 
     def take_back(self) -> None:
         """Ranks of ours that had come to rest move again."""

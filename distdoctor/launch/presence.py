@@ -163,6 +163,13 @@ class Presence:
                 if not self._heard[host][0].is_last
             )
 
+    def are_alive(self, hosts: Iterable[int], slack: float = SLACK_SECONDS) -> bool:
+        """Whether some of these hosts are heard, and their word is not late by so many seconds."""
+        lost = {one.host for one in self.lost(slack)}
+        with self._lock:
+            words = [self._heard[host][0] for host in hosts if host in self._heard]
+            return not self._is_broken and any(word.host not in lost for word in words)
+
     def misses_host_0(self, slack: float = SLACK_SECONDS) -> bool:
         """Whether the host that judges for many is among the lost."""
         with self._lock:

@@ -38,9 +38,9 @@ class RunOptions:
     stop_on: frozenset[str] = frozenset()  # codes of findings that end the job once they are certain
     lines: Callable[[], Mapping[int, SourceLine]] = dict  # the user's line at which each rank is, while they run
     hosts: int = 0  # how many launchers the job has, one a host or one a task of a step; 0: not known
-    watches: bool = (
-        True  # False where another launcher of the job, in the same folder, looks at all ranks while they run
-    )
+    task: int = (
+        -1
+    )  # of so many launchers that a scheduler started; -1: none did. The first looks at all ranks while they run
     leave: Callable[[Outcome], None] | None = None  # report and end this process: torch's agent does not come back
     afterwards: Callable[[], None] = lambda: None  # called when every rank has ended, before the recording is read
 

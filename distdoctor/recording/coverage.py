@@ -21,7 +21,8 @@ class Coverage:
 
     `whole`: recorded from start to end, as far as we know. `silenced`: its recorder gave up before the rank ended. `torn`: its
     trace is cut off or damaged. `unreadable`: it left a trace that cannot be opened or is none. `unread`: its trace lies there,
-    and another host was to read it. `elsewhere`: no launcher that was read of has started it. `missing`: it left nothing.
+    and another host was to read it. `elsewhere`: no launcher that was read of has started it, nor is its
+    process on a host that was looked at. `missing`: it left nothing.
     `hosts`: the ranks that were seen, by the name of their host. `damaged`: other files of the recording that cannot be read.
     `idle`: ranks are there, and none did a step or a collective. `end_unseen`: the job is over, and nobody noted how it ended.
     `running`: it was alive when it was read. `unsealed`: ranks that were seen, and of whose traces nobody can tell whether they
@@ -62,7 +63,8 @@ class Coverage:
         unread = recording.unread - (seen | torn | unreadable)
         gone = seen | torn | unreadable | unread | ended.keys()
         absent = [rank for rank in range(expected) if rank not in gone]
-        started = set(recording.job.started) or {*absent}
+        on_others = set(recording.stacks.elsewhere) if recording.stacks is not None else set()
+        started = (set(recording.job.started) or {*absent}) - on_others
         return cls(
             expected,
             _sorted(seen - silenced),

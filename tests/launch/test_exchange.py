@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch.distributed as dist
@@ -24,13 +25,19 @@ def parts() -> list[Recording]:
     return [replace(whole, ranks={rank: log}) for rank, log in whole.ranks.items()]
 
 
-def test_what_hosts_have_alike_is_written_once_and_comes_back_whole() -> None:
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def exchanges(server: dist.TCPStore) -> list[Exchange]:
+    """One for each host."""
     hosts = []
     for host in range(HOSTS):
         rendezvous = Rendezvous()
         rendezvous.store, rendezvous.hosts, rendezvous.host_number = dist.PrefixStore("job", server), HOSTS, host
         hosts.append(Exchange(rendezvous))
+    return hosts
+
+
+def test_what_hosts_have_alike_is_written_once_and_comes_back_whole() -> None:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    hosts = exchanges(server)
 
     keys = []
     for one, part in zip(hosts[1:], parts()[1:], strict=True):
@@ -45,3 +52,21 @@ def test_what_hosts_have_alike_is_written_once_and_comes_back_whole() -> None:
         assert log.texts == part.ranks[rank].texts
         assert log.environment == part.ranks[rank].environment
         assert log.rows("tensors").tobytes() == part.ranks[rank].rows("tensors").tobytes()
+
+
+def test_a_host_that_lives_and_is_slow_is_awaited_for_longer_than_one_that_is_gone() -> None:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    first, second, slow = exchanges(server)
+    second.give(parts()[1], final=True)
+    asked: list[list[int]] = []
+
+    def are_alive(hosts: Sequence[int]) -> bool:
+        asked.append([*hosts])
+        slow.give(parts()[2], final=True)
+        return True
+
+    assert len(first.take_last_words(time.monotonic() + 0.2)) == 1
+    assert first.silent == [2]
+    assert len(first.take_last_words(time.monotonic() + 0.2, are_alive)) == 2
+    assert asked == [[2]]
+    assert not first.silent

@@ -45,7 +45,10 @@ def test_hosts_look_together_and_who_keeps_silent_is_named(
     half = look("ssh:ddh1,asleep,nowhere", "--each-within", "6")
     assert half.code == 5, half.out + half.err
     assert half.out.startswith("nothing stuck where it could be seen"), half.out
-    assert "1 of 2 ranks seen: rank 1 left no recording; host asleep did not answer within 6 s" in half.out
+    assert (
+        "1 of 2 ranks seen: rank 1 ran elsewhere, and nothing came from there; host asleep did not answer within 6 s"
+        in half.out
+    )
     assert (
         "host nowhere answered with exit code 1: ssh: connect to host nowhere port 22: Connection refused" in half.err
     )
@@ -61,7 +64,7 @@ def test_hosts_look_together_and_who_keeps_silent_is_named(
     assert all(1 not in one["ranks"] or one["confidence"] == "possible" for one in partly["findings"]), partly[
         "findings"
     ]
-    assert partly["coverage"]["missing"] == [1]
+    assert partly["coverage"]["elsewhere"] == [1]
 
 
 def test_hosts_of_which_none_answers_are_an_error(hosts: Hosts, start: Callable[..., Command]) -> None:

@@ -1,4 +1,5 @@
-"""Of many hosts the one that judges is lost: each of the others says within seconds what it knows, and who is silent."""
+"""Of many hosts the one that judges is lost: each of the others says within seconds what it knows, and who is silent. Where all
+have recorded into one folder, one of them judges what lies there."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ READY = "open(f'at-{rank}', 'w').close()\n"
 TRAINS_ON = READY + "for step in range(40000):\n    dist.all_reduce(t)\n    time.sleep(0.02)\n"
 HANGS = READY + "if rank == 1:\n    dist.barrier()\ndist.all_reduce(t)\n"
 SILENT = "1 of 3 hosts has answered, nothing came from ddh1, which judges for all"
-SHARED, OWN = "left a trace that was not read here; `distdoctor examine run` reads", "ran elsewhere, and nothing came"
+UNREAD, OWN = "left a trace that was not read here; `distdoctor examine run` reads", "ran elsewhere, and nothing came"
+IN_ITS_PLACE = " has judged in its place"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ def said(done: list[Finished]) -> str:
     return "\n".join(one.out + one.err for one in done)
 
 
+def one_has_judged(done: list[Finished]) -> bool:
+    """Whether one host has seen all ranks, and the other has its verdict, or its own part where that came too late."""
+    judges = [one for one in done if UNREAD not in one.err and IN_ITS_PLACE not in one.err]
+    return len(judges) == 1 and "ranks seen" not in judges[0].err
+
+
 def codes(done: Finished) -> set[str]:
     return {word for word in done.out.split() if word[:2] == "DD" and word[2:5].isdigit()}
 
@@ -76,9 +84,9 @@ def test_the_host_that_judges_goes_down_while_all_train(
         assert (one.code, codes(one)) == (1, {"DD132"}), said(done)
         assert SILENT in one.err, said(done)
         assert one.out.startswith("DD132 error  rank 0  "), said(done)
-        assert f"1 of 3 ranks seen on ddh{rank + 1}" in one.out, said(done)
-        assert (OWN if separate else SHARED) in one.err, said(done)
+        assert not separate or (f"1 of 3 ranks seen on ddh{rank + 1}" in one.out and OWN in one.err), said(done)
         assert "left no recording" not in one.out + one.err, said(done)
+    assert separate or one_has_judged(done), said(done)
 
 
 @pytest.mark.parametrize("separate", [True, False])
@@ -120,8 +128,7 @@ def test_the_host_that_judges_goes_down_while_it_judges(
 
     for one in done:
         assert SILENT in one.err, said(done)
-        assert "healthy" not in one.err, said(done)
-        assert SHARED in one.err, said(done)
+    assert one_has_judged(done), said(done)
 
 
 def test_what_hosts_left_in_one_folder_is_examined_whole_though_the_one_that_judges_is_gone(

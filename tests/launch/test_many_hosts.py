@@ -109,6 +109,22 @@ for step in range(8):
 """
 
 
+def test_a_host_whose_ranks_end_late_is_awaited_and_not_said_to_be_lost(
+    hosts: Hosts, script: Callable[..., Path]
+) -> None:
+    script(
+        "if rank == 1:\n    raise ValueError('a bad batch')\n"
+        "try:\n    dist.all_reduce(t)\nexcept RuntimeError:\n    time.sleep(5)\n    raise\n"
+    )
+
+    done = finished(hosts.torchrun(1, separate=True))
+
+    for one in done:
+        assert one.out.startswith("DD110 error  rank 1  "), one.out + one.err
+        assert "DD132" not in one.out, one.out
+        assert "nothing came from" not in one.err, one.err
+
+
 def test_gradients_that_differ_between_hosts_are_never_healthy(hosts: Hosts, script: Callable[..., Path]) -> None:
     script(DIVERGES + FINISH)
 

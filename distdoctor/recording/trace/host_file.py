@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +31,8 @@ _ONLY_WITH_COUNTERS = ("kernel_kills", "memory_limit", "kernel_counter", "last_l
 @dataclass(frozen=True)
 class HostFile:
     """One launcher. `starts`: number of the attempt -> that start of its own ranks. `hosts` is how many launchers the job should
-    have (0: not known). `interrupted` is the signal from outside that ended it, 0 for none."""
+    have (0: not known), `task` the number of this one where a scheduler started them all (-1: none did). `interrupted` is the
+    signal from outside that ended it, 0 for none."""
 
     process: ProcessKey
     argv: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class HostFile:
     starts: Mapping[int, Attempt] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)  # of its ranks' traces by name, once the ranks have ended
     lost: tuple[LostHost, ...] = ()  # in the newest start
+    task: int = -1
 
     @property
     def name(self) -> str:
@@ -80,6 +82,7 @@ class HostFile:
             "starts": [_start_fields(start) for _, start in sorted(self.starts.items())],
             "digests": dict(self.digests),
             "lost": [vars(host) for host in self.lost],
+            "task": self.task,
         }
 
 
@@ -151,6 +154,7 @@ class _HostFields(msgspec.Struct):
     starts: list[_StartFields] = []
     digests: dict[str, str] = {}
     lost: list[LostHost] = []
+    task: Annotated[int, msgspec.Meta(ge=-1, le=MOST_RANKS)] = -1
 
 
 def ends_of(found: Mapping[int, EndFields]) -> dict[int, RankEnd]:
@@ -190,6 +194,7 @@ def host_from(content: Any) -> HostFile | None:
         {start.number: start for start in starts},
         found.digests,
         tuple(found.lost),
+        found.task,
     )
 
 
@@ -227,8 +232,21 @@ def job_from(hosts: Iterable[HostFile], attempt: int | None = None) -> Job | Non
         lost=still_lost(
             (lost for host in found for lost in host.lost), (h.process.host for h in found if not h.running)
         ),
-        started=now.ranks if all(host.launcher == TORCH_ELASTIC for host in found) else (),
+        started=_started(found, now),
     )
+
+
+def _started(hosts: Sequence[HostFile], start: Attempt) -> tuple[int, ...]:
+    """The ranks that these launchers have started; (): not known. Only torch's own launcher knows its ranks before they show
+    themselves. Where some launchers of the job have left nothing here, ranks that nobody here saw are theirs; of one for each
+    rank, each has the rank with its number."""
+    if all(host.launcher == TORCH_ELASTIC for host in hosts):
+        return start.ranks
+    wanted = max(host.hosts for host in hosts)
+    if len(hosts) >= wanted:
+        return ()
+    tasks = {host.task for host in hosts if host.task >= 0} if wanted == start.world_size else set()
+    return tuple(sorted({*start.ranks, *tasks}))
 
 
 def still_lost(lost: Iterable[LostHost], ended: Iterable[str]) -> tuple[LostHost, ...]:

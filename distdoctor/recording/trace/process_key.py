@@ -38,6 +38,11 @@ class ProcessKey:
         started = started_at(self.pid)
         return bool(started) and self.started in (0, started)
 
+    @property
+    def runs_here(self) -> bool:
+        """The same of one that can still do something: a zombie cannot."""
+        return self.lives_here and _stat(self.pid)[:1] not in ([], [b"Z"], [b"X"])
+
 
 @cache
 def boot_id() -> str:
@@ -60,7 +65,15 @@ def pid_namespace() -> int:
 def started_at(pid: int) -> int:
     """Start time of a process in clock ticks since boot (/proc/PID/stat field 22), 0 if it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+        return int(_stat(pid)[19])
+    except (ValueError, IndexError):
         return 0
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the state on, [] where the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return []

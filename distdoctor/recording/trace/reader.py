@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.errors import TornRecording, UnreadableRecording
-from distdoctor.recording.files import read_bytes
+from distdoctor.recording.files import head_of, read_bytes
 from distdoctor.recording.trace import layout
 from distdoctor.recording.trace.layout import (
     HEADER,
@@ -89,9 +89,20 @@ def read_trace(path: Path, *, only: frozenset[str] | None = None) -> TraceReader
     return parse_trace(read_bytes(path, LARGEST_BYTES), str(path), only=only)
 
 
+def read_head(path: Path) -> TraceHead:
+    """Who writes the trace at `path`, by its first bytes alone.
+
+    UnreadableRecording: the file is no trace, or was written by another distdoctor.
+    """
+    return _head(head_of(path, HEADER_BYTES), str(path))[0]
+
+
 def parse_trace(data: bytes, source: str, *, only: frozenset[str] | None = None) -> TraceReader:
     """The trace whose bytes are `data`; `source` names it in errors."""
-    head, sections = _head(data, source), _sections(data, source)
+    head, file_bytes = _head(data, source)
+    if len(data) < file_bytes:
+        raise _torn(source, f"is truncated: {len(data)} of {file_bytes} bytes")
+    sections = _sections(data, source)
     records = layout.RECORDS
     rows: dict[str, Rows] = {}
     lost: dict[str, int] = {}
@@ -104,8 +115,8 @@ def parse_trace(data: bytes, source: str, *, only: frozenset[str] | None = None)
     return TraceReader(head, rows, lost, texts)
 
 
-def _head(data: bytes, source: str) -> TraceHead:
-    """The header of what is a trace, whole, and of a version that this distdoctor knows."""
+def _head(data: bytes, source: str) -> tuple[TraceHead, int]:
+    """The header of what is a trace of a version that this distdoctor knows, and how many bytes the whole of it has."""
     if len(data) < HEADER_BYTES or data[: len(MAGIC)] != MAGIC:
         raise UnreadableRecording(
             f"{source} is no distdoctor trace",
@@ -121,15 +132,13 @@ def _head(data: bytes, source: str) -> TraceHead:
             if older
             else "Upgrade distdoctor here: pip install -U distdoctor.",
         )
-    if len(data) < header["file_bytes"]:
-        raise _torn(source, f"is truncated: {len(data)} of {header['file_bytes']} bytes")
     world = header["world_size"]
     if not (0 <= header["rank"] < layout.MOST_RANKS and -1 <= world <= layout.MOST_RANKS and header["attempt"] >= 0):
         raise _torn(source, f"is damaged: rank {header['rank']} of {world}, start {header['attempt']}")
     host = header["host"].rstrip(b"\0").decode("utf-8", "replace")
     boot = header["boot"].hex() if any(header["boot"]) else ""
     kept = {name: header[name] for name in TraceHead.__dataclass_fields__ if name not in ("host", "boot")}
-    return TraceHead(**kept, host=host, boot=boot)
+    return TraceHead(**kept, host=host, boot=boot), header["file_bytes"]
 
 
 def _torn(source: str, why: str) -> TornRecording:

@@ -54,7 +54,7 @@ from distdoctor.recording.trace.host_file import (
 )
 from distdoctor.recording.trace.layout import MOST_RANKS, STREAMS
 from distdoctor.recording.trace.process_key import ProcessKey, boot_id
-from distdoctor.recording.trace.reader import LARGEST_BYTES, TraceReader, parse_trace
+from distdoctor.recording.trace.reader import LARGEST_BYTES, TraceReader, parse_trace, read_head
 from distdoctor.recording.trace.sample_bitmap import kept_files
 
 JOB_FILE = "job.json"
@@ -254,19 +254,20 @@ def digest_of(path: Path) -> str:
 
 
 def seals_of(folder: Path) -> dict[str, str]:
-    """The digests of what the ranks of this machine have left, for their launcher to note once nobody writes there any more:
-    their traces of every start, and what lies beside them."""
+    """The digests of what the ranks of this machine have left, for a launcher to note: their traces of every start, and what lies
+    beside them. Not of a rank that still writes: another launcher has started it."""
     traces = [path for ranks in attempts(folder).values() for path in ranks.values()]
-    own = [path for path in traces if _is_of_this_machine(path)]
+    own = [path for path in traces if _has_ended_here(path)]
     return {path.name: digest for path in (*own, *_companions(own)) if (digest := digest_of(path))}
 
 
-def _is_of_this_machine(path: Path) -> bool:
+def _has_ended_here(path: Path) -> bool:
+    """Whether the writer of a trace was a process of this machine, and is none any more."""
     try:
-        head = parse_trace(read_bytes(path, LARGEST_BYTES), str(path), only=frozenset()).head
+        writer = read_head(path).process
     except UnreadableRecording:
         return False
-    return head.process.is_of_this_machine
+    return writer.is_of_this_machine and not writer.runs_here
 
 
 def _companions(traces: Iterable[Path]) -> list[Path]:

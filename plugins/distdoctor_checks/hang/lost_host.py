@@ -27,6 +27,7 @@ from dataclasses import replace
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.lost_hosts import LostHosts
 from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.ending import VANISHED
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.lost_host import LostHost
@@ -114,10 +115,12 @@ def _what_to_look_for(lost: LostHost, alive: bool) -> str:
 
 
 def _explained(verdict: Verdict | None, lost: LostHost) -> Iterator[str]:
-    """Peers that were gone, ranks that others wait for, where all of them lived there, and a call that all have entered, which
-    needs the way to that host."""
+    """Peers that were gone, ranks that others wait for or whose end nobody saw, where all of them lived there, and a call that
+    all have entered, which needs the way to that host."""
     for incident in verdict.incidents if verdict is not None else ():
-        is_absence = incident.kind is IncidentKind.ABSENT and set(incident.ranks) <= set(lost.ranks)
+        has_vanished = incident.ending is not None and incident.ending.how == VANISHED
+        is_absence = incident.kind is IncidentKind.ABSENT or (incident.kind is IncidentKind.FAILED and has_vanished)
+        is_absence = is_absence and set(incident.ranks) <= set(lost.ranks)
         is_between = incident.kind is IncidentKind.TOGETHER and bool(set(incident.ranks) & set(lost.ranks))
         if incident.kind is IncidentKind.ECHOED or is_absence or is_between:
             yield incident.key

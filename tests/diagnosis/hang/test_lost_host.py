@@ -74,6 +74,21 @@ def test_ranks_that_stand_in_one_call_because_the_host_of_the_others_is_cut_off_
     assert [finding.code for finding in examine(cut, both).findings] == ["DD132"]
 
 
+def test_a_rank_whose_end_nobody_saw_went_with_its_host() -> None:
+    script = recording(ranks=3).collective("all_reduce", [8], site="train.py:41 step").step()
+    script = script.raises([0, 1], "RuntimeError: Connection reset by peer", site="train.py:41 step").stays(2)
+    found = script.finished(survivors="left")
+    since = int(found.ranks[0].calls["entered_ns"].max())
+    lost = LostHost("node2", (2,), "node0", found.ranks[0].machine, since, since + 3 * SECOND)
+    both = [CHECK, PLUGINS.checks["DD110"]]
+
+    alone = examine(found, both).findings
+    with_host = examine(replace(found, job=replace(found.job, lost=(lost,))), both).findings
+
+    assert [(one.code, one.ranks) for one in alone] == [("DD110", (2,))]
+    assert [(one.code, one.ranks) for one in with_host] == [("DD132", (2,))]
+
+
 def test_a_host_that_goes_while_the_job_is_ended_from_outside_is_not_missed() -> None:
     assert silent(seconds_of_training=6, silent_for=4.0, interrupted=15) == []
 
