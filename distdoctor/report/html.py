@@ -63,7 +63,6 @@ def render(diagnosis: Diagnosis) -> str:
         verdict_pictures=mine,
         other_pictures=others,
         findings=[_finding(finding, diagnosis) for finding in diagnosis.findings],
-        verdict=verdict(diagnosis),
         suppressed=[finding.code for finding in diagnosis.suppressed],
         environments=_environments(diagnosis.recording),
         looked=looked(diagnosis) if diagnosis.could_not_look else f"{len(diagnosis.examined)} checks made",
