@@ -23,6 +23,7 @@ from _pytest.unittest import TestCaseFunction
 
 from distdoctor.pytest_plugin import rank_coverage
 from distdoctor.pytest_plugin.mark import RankMark
+from distdoctor.pytest_plugin.preload import loaded_since
 from distdoctor.pytest_plugin.refusals import ALL_NAMES
 
 CLOCK_STOPPED = "somebody-is-at-the-debugger"
@@ -44,7 +45,7 @@ class RankOutcome:
     warned: list[tuple[str, str, str, int]] = field(default_factory=list)  # message, category, path, line
     properties: list[tuple[str, Any]] = field(default_factory=list)
     log: str = ""
-    loaded: list[str] = field(default_factory=list)  # modules of torch that only this rank has loaded
+    loaded: list[str] = field(default_factory=list)  # modules of installed libraries that only this rank has loaded
     subtests: list[dict[str, Any]] = field(default_factory=list)  # reports, as pytest serialises them
 
     @classmethod
@@ -104,7 +105,7 @@ class InRank:
         self.outcome.warned = [
             (str(w.message), _named(w.category), w.filename, w.lineno) for w in self.item.stash[WARNED][warned_before:]
         ]
-        self.outcome.loaded = [name for name in sys.modules if name.startswith("torch.") and name not in before]
+        self.outcome.loaded = loaded_since(before)
         self.outcome.properties = [*self.item.user_properties]
         self._leave_behind()
         ended_well = error is None or _is_verdict(error) or (self.outcome.report or {}).get("outcome") == "skipped"

@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from distdoctor.launch.forked_ranks import ForkedRanks
 from distdoctor.pytest_plugin import rank_coverage, subtests
 from distdoctor.pytest_plugin.in_rank import CLOCK_STOPPED, RankOutcome, RankTask
 from distdoctor.pytest_plugin.mark import RankMark
+from distdoctor.pytest_plugin.preload import Preload
 from distdoctor.pytest_plugin.reports import RESULT, TestResult
 from distdoctor.pytest_plugin.verdict import RankObserver
 from distdoctor.recording.recording import RankEnd
@@ -34,17 +34,7 @@ _WATCHED_AFTER = 2.0
 _POLL = 0.2
 
 
-_LOADED_ONCE = (
-    "torch.distributed",
-    "distdoctor.probe.start",
-    "distdoctor.probe.checkpoints.around_torch",
-    "encodings.ascii",
-)
-"""Here rather than in every rank; nothing is recorded in this process."""
-_LOADED = pytest.StashKey[list[str]]()
-"""Modules of torch to load before the next fork: ranks have loaded them (DDP loads 900 on its first use, in 2 s of CPU)."""
-
-
+_PRELOAD = pytest.StashKey[Preload]()
 TIMER = pytest.StashKey[Any]()
 """The settings of the timer that pytest-timeout has started for a test."""
 
@@ -56,16 +46,14 @@ class RanksFailed(bdb.BdbQuit):
 def run(item: pytest.Function, mark: RankMark) -> None:
     """Call a test in its ranks. Raises unless all is well; `item.stash[RESULT]` has what there is to report then."""
     __tracebackhide__ = True
-    loaded = item.config.stash.setdefault(_LOADED, [*_LOADED_ONCE])
-    while loaded:
-        with contextlib.suppress(Exception):
-            import_module(loaded.pop(0))
+    preload = item.config.stash.setdefault(_PRELOAD, Preload())
+    preload.load()
     if item.config.pluginmanager.hasplugin("terminalreporter"):
         item.config.get_terminal_writer().flush()
     with _folder(item) as folder, _timer_held(item, mark) as mark:
         result = item.stash[RESULT] = _run(item, mark, folder)
         item.user_properties.extend(p for p in result.properties() if p not in item.user_properties)
-        loaded.extend(dict.fromkeys(name for outcome in result.outcomes.values() for name in outcome.loaded))
+        preload.add(name for outcome in result.outcomes.values() for name in outcome.loaded)
         rank_coverage.collect(folder)
         _warn_again(result)
         result.keep_output(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import importlib.metadata
 import itertools
 import re
@@ -20,6 +19,7 @@ from distdoctor.diagnosis.finding import NOTE, Finding, Prescription
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 from distdoctor.report import json_report
+from distdoctor.report.began import began
 from distdoctor.report.pictures.gallery import pictures
 from distdoctor.report.printable import printable
 from distdoctor.report.root_cause import after, brought_down, failed, root_cause
@@ -63,7 +63,6 @@ def render(diagnosis: Diagnosis) -> str:
         verdict_pictures=mine,
         other_pictures=others,
         findings=[_finding(finding, diagnosis) for finding in diagnosis.findings],
-        verdict=verdict(diagnosis),
         suppressed=[finding.code for finding in diagnosis.suppressed],
         environments=_environments(diagnosis.recording),
         looked=looked(diagnosis) if diagnosis.could_not_look else f"{len(diagnosis.examined)} checks made",
@@ -99,17 +98,8 @@ def _severity(finding: Finding) -> str:
 
 
 def _when(recording: Recording | None) -> str:
-    """When the first rank began, as its host's clock had it."""
-    logs = recording.ranks.values() if recording is not None else ()
-    times = [
-        int(rows["at_ns"][0]) + log.monotonic_to_wall_ns
-        for log in logs
-        for rows in (log.events,)
-        if len(rows) and log.monotonic_to_wall_ns
-    ]
-    if not times:
-        return ""
-    return datetime.datetime.fromtimestamp(min(times) / 1e9, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    at = began(recording)
+    return at.strftime("%Y-%m-%d %H:%M UTC") if at is not None else ""
 
 
 def _facts(diagnosis: Diagnosis) -> Iterator[str]:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.recording.recording import Recording
+from distdoctor.report.began import began
 from distdoctor.report.text import block_of
 from distdoctor.report.verdict import gap, verdict
 
@@ -33,7 +34,7 @@ def render(diagnosis: Diagnosis) -> str:
         errors="0",
         skipped=str(len(diagnosis.not_examined)),
         time=f"{_seconds(diagnosis.recording):.3f}",
-        timestamp=_begun(diagnosis.recording),
+        timestamp=_timestamp(diagnosis.recording),
         hostname=_host(diagnosis.recording),
     )
     ElementTree.SubElement(suite, "properties")
@@ -63,17 +64,10 @@ def _case(suite: ElementTree.Element, name: str) -> ElementTree.Element:
     return ElementTree.SubElement(suite, "testcase", classname="distdoctor", name=name, time="0")
 
 
-def _begun(recording: Recording | None) -> str:
+def _timestamp(recording: Recording | None) -> str:
     """When the job began, in UTC and without a zone, as JUnit has it; the epoch where nobody noted it."""
-    logs = recording.ranks.values() if recording is not None else ()
-    times = [
-        int(log.events["at_ns"][0]) + log.monotonic_to_wall_ns
-        for log in logs
-        if len(log.events) and log.monotonic_to_wall_ns
-    ]
-    return datetime.datetime.fromtimestamp(min(times, default=0) // 1_000_000_000, datetime.UTC).strftime(
-        "%Y-%m-%dT%H:%M:%S"
-    )
+    at = began(recording) or datetime.datetime.fromtimestamp(0, datetime.UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _host(recording: Recording | None) -> str:

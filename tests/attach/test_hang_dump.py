@@ -81,6 +81,8 @@ def test_what_each_rank_waits_for_is_named_by_the_evidence_at_hand(jobs: Start, 
     assert fixes[1].startswith(f"start what opens the other end of {tmp_path}/fifo before victim.py:{opened}")
     assert by_rank[0]["title"].startswith(f"holds the lock on {tmp_path}/cache.lock while it waits in all_reduce")
     assert fixes[0].startswith(f"release {tmp_path}/cache.lock on rank 0 before victim.py:")
+    assert by_rank[3]["title"].startswith("has been at a prompt of pdb")
+    assert by_rank[3]["place"]["line"] == prompt
     assert fixes[3].startswith(f"remove the breakpoint at victim.py:{prompt}")
     assert "it holds `loss_lock` and waits for `log_lock`, which thread" in by_rank[4]["title"]
     first, second = (

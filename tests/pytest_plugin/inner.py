@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -63,7 +64,8 @@ def run_suite(folder: Path, files: Mapping[str, str], *arguments: str, typed: st
     command = [sys.executable, "-m", "pytest", "-p", "keeps_reports", "-p", "no:cacheprovider"]
     command += [] if "-n" in arguments else ["-p", "no:xdist"]
     command += [f"--basetemp={folder / 'base'}", "-p", "no:randomly", *arguments]
-    environment = {**_environment(), "REPORTS": str(reports), "PYTHONPATH": str(folder)}
+    paths = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    environment = {**_environment(), "REPORTS": str(reports), "PYTHONPATH": paths}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=200, cwd=folder, input=typed, env=environment, check=False
     )
@@ -73,6 +75,4 @@ def run_suite(folder: Path, files: Mapping[str, str], *arguments: str, typed: st
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_", "DISTDOCTOR"))}

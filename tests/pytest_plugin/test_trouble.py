@@ -231,6 +231,42 @@ def test_the_plugin_imports_no_torch(tmp_path: Path) -> None:
     assert session.outcomes() == {"test_it": "passed"}, session.output
 
 
+IMPORTS = """
+import pathlib, sys, threading
+import pytest
+
+two = pytest.mark.distdoctor(nproc=2, timeout=60)
+
+
+@two
+def test_imports():
+    assert "jinja2.nativetypes" not in sys.modules
+    import jinja2.nativetypes, mine
+
+
+@two
+def test_has_it():
+    assert "jinja2.nativetypes" in sys.modules
+    assert "mine" not in sys.modules
+    assert "jinja2.meta" not in sys.modules
+    import jinja2.meta
+    threading.Thread(target=lambda: threading.Event().wait(30), daemon=True).start()
+
+
+@two
+def test_not_what_may_have_started_a_thread():
+    assert "jinja2.meta" not in sys.modules
+"""
+
+
+def test_what_a_test_imports_is_there_for_later_ranks(tmp_path: Path) -> None:
+    suite = {"test_imports.py": IMPORTS, "mine.py": ""}
+
+    session = run_suite(tmp_path, suite, "-p", "no:hypothesispytest")
+
+    assert set(session.outcomes().values()) == {"passed"}, session.output
+
+
 def test_a_script_is_diagnosed_by_a_fixture(diagnose) -> None:
     examples = Path(__file__).parent.parent.parent / "examples"
 

@@ -24,7 +24,7 @@ PER_STEP = 0.3  # what is far away is less likely meant
 
 _FILES = frozenset({"exists", "isfile", "is_file", "isdir", "is_dir", "listdir", "glob", "iglob", "scandir", "stat",
                     "getsize", "getmtime", "iterdir", "lexists", "rglob", "open", "read_text", "read_bytes"})  # fmt: skip
-_CLOCKS = frozenset({"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns", "now"})
+CLOCKS = frozenset({"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns", "now"})
 _MACHINE = frozenset({"gethostname", "cpu_count", "virtual_memory", "memory_allocated", "memory_reserved", "getpid",
                       "mem_get_info", "uname", "getloadavg", "disk_usage", "getenv", "node", "memory_info"})  # fmt: skip
 _CHANCE = frozenset(
@@ -290,7 +290,7 @@ def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
         return SALTED
     if name in _FILES:
         return FILE
-    if name in _CLOCKS and (isinstance(function, ast.Name) or _root(function) in ("time", "datetime")):
+    if name in CLOCKS and (isinstance(function, ast.Name) or _root(function) in ("time", "datetime")):
         return CLOCK
     if name in _MACHINE or ast.unparse(function).startswith("os.environ"):
         return MACHINE

@@ -49,6 +49,7 @@ def divergence(recording: Recording) -> Picture | None:
         chosen = chosen[-1:]
     layers = _alike(_layers(steps, chosen), chosen, steps)
     views = tuple(_map_of(step, layers, columns, steps[step]) for step in chosen)
+    versions = max((len(variants) for step in chosen for variants in steps[step].values()), default=1)
     title = "All layers are the same on all replicas"
     if any(_has_nan([one for one in gradients.ranks[rank].updates if one.step in chosen]) for rank in ranks):
         title = "The replicas do not differ, but what they hold is not finite"
@@ -60,8 +61,8 @@ def divergence(recording: Recording) -> Picture | None:
     return Picture(
         "divergence",
         title,
-        f"{_by_step(views)}{len(peers.ranks)} replicas from left to right; those with the "
-        "same letter hold the same bits. Layers that look alike are one row, and of many ranks those that agree one column.",
+        f"{_by_step(views)}{len(peers.ranks)} replicas from left to right{_LETTERS if parted is not None else ''}. "
+        "Layers that look alike are one row, and of many ranks those that agree one column.",
         views[chosen.index(parted) if parted in chosen else -1].svg,
         Table(
             "divergence",
@@ -74,10 +75,14 @@ def divergence(recording: Recording) -> Picture | None:
                 if names[0] in steps[step]
             ),
         ),
-        (("soft k5", "as most ranks"), ("soft k4", "different"), ("soft k3", "different from both")),
+        _VERSIONS[:versions] if versions > 1 else (),
         views if len(views) > 1 else (),
         "Step",
     )
+
+
+_LETTERS = "; those with the same letter hold the same bits, A those of the most ranks if there are such"
+_VERSIONS = (("soft k5", "version A"), ("soft k4", "version B"), ("soft k3", "further versions"))
 
 
 def _by_step(views: Sequence[View]) -> str:

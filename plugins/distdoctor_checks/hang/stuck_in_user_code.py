@@ -188,10 +188,10 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
     title = standstill.since(first) if len(standings) == 1 else of_several(standstill.since(first))
     ranks = tuple(one.rank for one in standings)
     return Finding(
-        title=title + (f": {obstacle.words}" if obstacle else ""),
+        title=title + (f": {obstacle.words}" if obstacle and obstacle.words else ""),
         ranks=ranks,
         confidence=standstill.confidence(*standings),
-        place=first.site,
+        place=(obstacle.place if obstacle else None) or first.site,
         places=(
             mine,
             *(Place(site, ranks, words) for site, words in also),

@@ -4,7 +4,8 @@ DD201 different-initial-parameters: the replicas do not start from the same weig
 What it means    Before the first optimizer step, parameters that all replicas share are not bit-identical on every rank.
 Why it hurts     Averaged gradients move different models by the same amount. The models never converge to one another, and each
                  rank evaluates and saves a different one.
-How we know      Digests of all bits of every parameter, taken when the first step began, before it changed anything.
+How we know      Digests of all bits of every parameter, taken when the first step began, before it changed anything. The last
+                 seed before the model is built is shown where the source makes it of the rank, a clock or the process.
 What to do       Seed every rank with the same seed before building the model, load the same checkpoint on all ranks, or
                  broadcast the parameters from rank 0. DistributedDataParallel broadcasts by default, unless init_sync=False.
 When it is fine  Ranks that hold different shards or stages, and ensembles: only ranks that average their gradients are
@@ -17,40 +18,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.facts.sources import Sources
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import OBSERVED
 from distdoctor.diagnosis.replicas.tensor_differences import INITIAL
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
+from distdoctor.diagnosis.source.initial_seeds import InitialSeed, initial_seed
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
 
 
 @check("DD201", "different-initial-parameters", severity=ERROR, family="replicas")
-def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found:
         if parting.what != INITIAL:
             continue
+        seed = initial_seed(sources.texts) if not parting.loaded_on else None
         update = parting.updates[parting.odd[0]]
         differ = "differs" if len(parting.differences) == 1 else "differ"
-        sites = (parting.loaded_at, *parting.said_at.values(), update.site)
+        seeded = seed.lines[-1][0] if seed else SourceLine()
+        sites = (parting.loaded_at, seeded, *parting.said_at.values(), update.site)
         yield Finding(
             title=f"{which(parting)} {differ} before the first step: {sides(parting)}",
             ranks=parting.odd,
             undecided=parting.is_tie,
             place=next((site for site in sites if site), update.site),
-            places=places(parting),
+            places=(*_seeded(seed, parting.peers.ranks), *places(parting)),
             evidence=evidence(parting),
-            why=". ".join(
+            why="; ".join(
                 part
                 for part in (
                     f"{_together(parting)}, but {parting.share} differ before the first step",
+                    _of_each_rank(seed),
                     tie(parting),
                 )
                 if part
             ),
-            prescriptions=(Prescription("same-initial-weights"),),
+            prescriptions=(_same_seed(seed),),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
             explains=(parting.key,),
@@ -63,6 +70,33 @@ def _together(parting: ReplicaDivergence) -> str:
     if parting.peers.by == WATCHED:
         return f"{WATCHED} says that {named(parting.peers.ranks)} hold replicas"
     return f"{parting.peers.by} makes these ranks replicas"
+
+
+def _seeded(seed: InitialSeed | None, ranks: tuple[int, ...]) -> tuple[Place, ...]:
+    made = "only where" if seed and seed.only_where else "made of"
+    return tuple(
+        Place(line, ranks, f"{made} `{text}`" if number else "the last seed before the model is built")
+        for number, (line, text) in enumerate(seed.lines if seed else ())
+    )
+
+
+def _of_each_rank(seed: InitialSeed | None) -> str:
+    if seed is None:
+        return ""
+    site, text = seed.lines[-1]
+    how = "given only where" if seed.only_where else "each rank's own:"
+    return f"the last seed before the model is built is {how} `{text}` at {at(site)}"
+
+
+def _same_seed(seed: InitialSeed | None) -> Prescription:
+    if seed is None:
+        return Prescription("same-initial-weights")
+    return Prescription(
+        "same-initial-weights",
+        change=f"give every rank the same seed at {at(seed.lines[-1][0])}; seed with the rank again after the model is built, if "
+        "dropout and augmentation are meant to differ",
+        edits=seed.edits,
+    )
 
 
 def sick() -> Recording:

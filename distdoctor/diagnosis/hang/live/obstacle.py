@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, telling_thread
+from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, is_at_prompt
 from distdoctor.diagnosis.source.prompts import prompt_before
 from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, dotted, last_word, source_file
 from distdoctor.recording.source_line import SourceLine
@@ -18,13 +18,15 @@ _LONGEST_COMMAND = 60  # letters of a command line in a sentence
 
 @dataclass(frozen=True)
 class Obstacle:
-    """`words` say what is waited for, `change` what to do about it, `facts` are evidence. `also` are lines of others that belong
-    to it: (line, what is there)."""
+    """`words` say what is waited for, "" where what the rank does says it; `change` what to do about it, `facts` are evidence.
+    `also` are lines of others that belong to it: (line, what is there). `place`: the line to change, where it is not the rank's.
+    """
 
     words: str
     change: str
     facts: Mapping[str, object] = field(default_factory=dict)
     also: tuple[tuple[SourceLine, str], ...] = ()
+    place: SourceLine = field(default_factory=SourceLine)
 
 
 def obstacle_of(standing: RankActivity, stacks: Stacks, sources: Mapping[str, str]) -> Obstacle | None:
@@ -32,9 +34,8 @@ def obstacle_of(standing: RankActivity, stacks: Stacks, sources: Mapping[str, st
     process = standing.process
     if process is None:
         return None
-    prompt = _at_prompt(process, standing.site, sources)
-    if prompt is not None:
-        return prompt
+    if is_at_prompt(process):
+        return _at_prompt(standing.site, sources)
     if process.waits_for is not None:
         return file_obstacle(process, standing.site, stacks)
     return _in_lock(process, sources)
@@ -103,15 +104,13 @@ def lock_keepers(standings: Mapping[int, RankActivity]) -> dict[int, int]:
     return found
 
 
-def _at_prompt(process: ProcessStacks, site: SourceLine, sources: Mapping[str, str]) -> Obstacle | None:
-    thread = telling_thread(process)
-    if thread is None or not thread.inside("/pdb.py"):
-        return None
+def _at_prompt(site: SourceLine, sources: Mapping[str, str]) -> Obstacle:
     asked = prompt_before(sources, site) or site
     return Obstacle(
-        "it is at a prompt of pdb",
+        "",
         f"remove the breakpoint at {_short(asked)}, or debug one rank with torch.distributed.breakpoint(rank)",
         also=((asked, "opens the prompt"),) if asked != site else (),
+        place=asked,
     )
 
 

@@ -137,8 +137,16 @@ class RankActivity:
 KEEPS_GIL = ", and never releases the GIL"  # the end of what a rank in its own code does
 
 
+def is_at_prompt(process: ProcessStacks) -> bool:
+    """Whether a rank is held by pdb: by `breakpoint()`, or by what it steps through since."""
+    thread = telling_thread(process)
+    return thread is not None and thread.inside("/pdb.py") is not None
+
+
 def _user(standing: RankActivity) -> str:
     process = standing.process
+    if process is not None and is_at_prompt(process):
+        return "is at a prompt of pdb"
     line = standing.line.strip().partition("  #")[0].rstrip()
     line = line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3].rstrip()}..."
     what = f"is at `{line}`" if line else "is in its own code"

@@ -1,0 +1,131 @@
+"""The line that seeds the generator from which the initial weights are drawn, where each rank gives it a seed of its own.
+
+torch.manual_seed(args.seed + rank)      # the last seed before the model is built
+model = Net()
+
+Pure `ast`. Only the last seed before the model counts: a later one that is the same on all ranks undoes it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.source.call_edits import node_replaced
+from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.given_values import Line, lines_of_way, maker_of, way_back
+from distdoctor.diagnosis.source.rank_guard import is_about_rank
+from distdoctor.diagnosis.source.rank_local import CLOCKS, deciding_tests
+from distdoctor.diagnosis.source.source_file import dotted, last_word, lineno
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
+from distdoctor.diagnosis.source.ways import Way, way_to
+from distdoctor.recording.recording import SourceLine
+
+_SEEDING_TORCH = frozenset({"manual_seed", "seed_everything", "set_seed"})
+_OF_A_PROCESS = CLOCKS | {"getpid", "hash", "urandom", "uuid4"}
+
+
+@dataclass(frozen=True)
+class InitialSeed:
+    """`lines`: the seeding call, and what its seed is made of, up to where it becomes one rank's own.
+
+    `edits` take the rank out of the seed; () where that is no change of one expression that nothing else uses. `only_where`: the
+    seed is the same, and the last line is a condition under which ranks have it.
+    """
+
+    lines: tuple[Line, ...]
+    edits: tuple[Edit, ...] = ()
+    only_where: bool = False
+
+
+def initial_seed(sources: Mapping[str, str]) -> InitialSeed | None:
+    """The last seed that torch is given before the user's model is made, where each rank has its own; None where it is the same
+    on all ranks, or the source does not show the order."""
+    program = program_of(sources)
+    seeds = [call for file in program.files for call in file.nodes(ast.Call) if _seeds_torch(program, call)]
+    for made in _models(program):
+        before = [(place, call) for call in seeds if (place := _place_before(program, call, made)) is not None]
+        if before:
+            return _own_seed(program, max(before, key=lambda one: one[0])[1])
+    return None
+
+
+def _seeds_torch(program: UserProgram, call: ast.Call) -> bool:
+    """Whether a call seeds the default generator: not one of the user's functions, nor a generator's own method."""
+    if last_word(call.func) not in _SEEDING_TORCH or program.targets(call):
+        return False
+    return dotted(call.func).partition(".")[0] in program.scope_of(call).file.imports
+
+
+def _models(program: UserProgram) -> Iterator[ast.Call]:
+    """The calls that make what is asked for its parameters; of a wrapped module the call that makes that one."""
+    for file in program.files:
+        for node in file.attributes:
+            if node.attr in ("parameters", "named_parameters"):
+                modules = [one for one in way_back(program, node.value) if _makes_module(program, one)]
+                made = modules[-1] if modules else maker_of(program, node.value)
+                if isinstance(made, ast.Call):
+                    yield made
+
+
+def _makes_module(program: UserProgram, value: ast.expr) -> bool:
+    """Whether it is a call of a class of the user's, or of torch.nn."""
+    if not isinstance(value, ast.Call):
+        return False
+    name = dotted(value.func)
+    root = program.scope_of(value).file.imports.get(name.partition(".")[0], "")
+    whole = ".".join(filter(None, (root, name.partition(".")[2])))
+    return last_word(value.func) in program.classes or (whole.startswith("torch.nn.") and ".parallel" not in whole)
+
+
+def _place_before(program: UserProgram, call: ast.Call, made: ast.Call) -> tuple[int, int] | None:
+    """The line that leads to the seed in the nearest body from which both are reached, and its own, where it comes before the
+    model is made there."""
+    mine, theirs = _way(program, call), _way(program, made)
+    shared = [scope for scope in mine.nodes if scope in theirs.nodes]
+    if not shared:
+        return None
+    body = min(shared, key=lambda scope: mine.depth[scope] + theirs.depth[scope])
+    first, last = max(map(lineno, mine.nodes[body])), min(map(lineno, theirs.nodes[body]))
+    return (first, lineno(call)) if first < last else None
+
+
+def _way(program: UserProgram, node: ast.Call) -> Way:
+    scope = program.scope_of(node)
+    return way_to(program, SourceLine(scope.path, lineno(node), scope.traceback_name)) or Way({}, {})
+
+
+def _own_seed(program: UserProgram, call: ast.Call) -> InitialSeed | None:
+    for value in (*call.args, *(word.value for word in call.keywords)):
+        way = way_back(program, value)
+        for steps, one in enumerate(way, 1):
+            if _is_own(one):
+                return InitialSeed(tuple(lines_of_way(program, (call, *way[:steps]))), _edits(program, call, one))
+    tests = [test for test in deciding_tests(program, call) if is_about_rank(test)]
+    return InitialSeed(tuple(lines_of_way(program, (call, *tests[:1]))), only_where=True) if tests else None
+
+
+def _is_own(value: ast.expr) -> bool:
+    """Whether a number is made of the rank, or of what each process answers for itself."""
+    calls = (last_word(node.func) for node in ast.walk(value) if isinstance(node, ast.Call))
+    return is_about_rank(value) or any(name in _OF_A_PROCESS for name in calls)
+
+
+def _edits(program: UserProgram, call: ast.Call, seed: ast.expr) -> tuple[Edit, ...]:
+    """The rest of a sum that the rank is added to, or 0 for the rank alone, where it is given to what seeds."""
+    above = program.parents[seed]
+    above = program.parents[above] if isinstance(above, ast.keyword) else above
+    if above is not call and program.scope_of(call) not in program.targets(above):
+        return ()
+    rest = _without_rank(seed)
+    return (node_replaced(program.scope_of(seed).path, seed, rest),) if rest else ()
+
+
+def _without_rank(seed: ast.expr) -> str:
+    if isinstance(seed, ast.Name | ast.Attribute) or dotted(getattr(seed, "func", seed)).endswith("get_rank"):
+        return "0"
+    if isinstance(seed, ast.BinOp) and isinstance(seed.op, ast.Add):
+        rest = [side for side in (seed.left, seed.right) if not _is_own(side)]
+        return ast.unparse(rest[0]) if len(rest) == 1 else ""
+    return ""
