@@ -33,6 +33,8 @@ class ClueKind(StrEnum):
     DIAGNOSTIC = (
         "diagnostic"  # of NCCL's own diagnostics, 2.31 and newer: what they found, and what they found in order
     )
+    PORT_TAKEN = "port taken"  # torch's store could not listen; numbers: the port, where it is told
+    BUSY = "busy"  # the progress bar that was last drawn before the first timeout: beside other clues only; operation: of what
     EXCEPTION = "exception"
     TRAINING = "training"  # the first line that speaks of a loss or an epoch: beside other clues only
     DETAIL = "detail"  # of the exception above it; a reader's own

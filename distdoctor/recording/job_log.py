@@ -46,16 +46,19 @@ _KEYS = re.compile(r"\bkeys?\b", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[\s'\",\]]+")
 _LAST_NUMBER = re.compile(r"/(\d{1,7})\.?$")
 _JOINED = re.compile(r"(\d{1,9})/(\d{1,9}) (?:clients|workers) joined")
+_AT_BARRIER = re.compile(r"Timed out initializing.{0,120}\(world_size=(\d{1,9}), worker_count=(\d{1,9}),")
 _UNREACHABLE = re.compile(
     r"RendezvousConnectionError: |client socket has timed out after \d{1,9}\s?m?s while trying to connect to|"
-    r"connect\(\) timed out\. Original timeout"
+    r"connect\(\) timed out\. Original timeout|"
+    r"Error: (?:host not found: |The [^()]{0,80}\([^()]{1,200}\) cannot be retrieved)"
 )
 _PEER_GONE = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|remote process exited|Broken pipe|ncclRemoteError|"
     r"Application timeout caused pair closure"
 )
 _WATCHDOG = re.compile(
-    r"Watchdog caught collective operation timeout: Work\w{0,20}\(SeqNum=(\d{1,18}),(?: OpType=(\w{1,40})[,)])?"
+    r"Watchdog caught collective operation timeout: Work\w{0,20}\((?=SeqNum|OpType)"
+    r"(?:SeqNum=(\d{1,18}),)?(?: ?OpType=(\w{1,40})[,)])?"
 )
 _ELEMENTS = re.compile(r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})[,)]")
 _TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,18})")
@@ -79,6 +82,7 @@ _ENDED = re.compile(
     r"srun: error: (\S{1,200}: tasks? [\d,-]{1,200}): (?!Terminated)(\S.{0,80})|"
     r"(process rank \d{1,9}) with PID .{0,300}? exited on (signal \d{1,3}[^.]{0,40})|"
     r"(sigkill_handler)\].{0,4000} exits with (return code = -?\d{1,9})|"
+    r"(Worker) exit type: ([A-Z]{1,20}_ERROR)|"
     r"\*\*\* ((?:STEP|JOB) \S{1,60}) ON .{1,200}? DUE TO ([A-Z][A-Z ]{1,40})"
 )
 _TERMINATED = re.compile(r"Terminating the process after attempting to dump debug info, due to ([\w ]{1,80})")
@@ -87,11 +91,18 @@ _CRASHED = re.compile(
 )
 # What torch says of its own wherever it stands in a line: loggers quote it, and lines of several ranks run into each other.
 _QUOTED = re.compile(
-    r"Detected mismatch between collectives on ranks\.|Expected to have finished reduction in the prior iteration"
+    r"Detected mismatch between collectives on ranks\.|Expected to have finished reduction in the prior iteration|"
+    r"Unexpected bus error encountered in worker\."
 )
 # Where consoles, and Open MPI itself, break a line whose rest tells something.
-_OPEN_ENDS = ("Watchdog caught collective operation timeout:", " exited on")
+_OPEN_ENDS = ("Watchdog caught", "Watchdog caught collective operation timeout:", " exited on")
 _WARNING = re.compile(r"NCCL WARN .")
+_TAKEN = re.compile(
+    r"server socket has failed to (?:bind|listen).{1,100}(?::(\d{1,5}) \(errno: \d{1,3} - Address already in use|"
+    r"port: (\d{1,5}),.{1,60}EADDRINUSE)"
+)
+_CANNOT_LISTEN = "The server socket has failed to listen on any local network address"
+_GRADLESS = re.compile(r"did not receive grad for rank (\d{1,7}):")
 _NOWHERE = SourceLine()
 _XID = re.compile(r"NVRM: Xid \((PCI:[\w:.]{1,30})\): (\d{1,4})\b(?:.{0,40}?\bpid=(\d{1,9}))?")
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
@@ -104,6 +115,10 @@ _DETAIL = re.compile(
     r"^(?:Duplicate GPU detected|Net : |NET/|Parameters? (?:indices )?which did not receive grad|"
     r"(?:Missing|Unexpected) key\(s\) in state_dict)"
 )
+# What tqdm draws: `Saving:  36%|###   | 24/67 [23:16<30:00, 41.87s/it]`.
+_BAR = re.compile(r"([^\r%|]{0,200}?):?\s{0,10}\d{1,3}%\|[^|]{0,400}\| (\d{1,18})/(\d{1,18}) \[")
+_AFTER_A_BAR = re.compile(r"(?<=[a-z]\])(?=\[(?:[a-z]{1,20}\d{1,7}\]:|E ))")  # another's line that runs into it
+_BAR_LINES = 50  # between a bar and the timeout of those who wait for whoever draws it
 LONGEST_LINE = 4000  # letters; the lines that tell something are shorter
 # What a line must hold to be looked at: all the others are let go at once.
 _TELLING = re.compile(
@@ -112,7 +127,7 @@ _TELLING = re.compile(
     r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode|"
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
     r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
-    r"time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective"
+    r"time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|exit type|server socket"
 )
 _TRAINING = re.compile(r"\b(?:loss|epochs?|tokens/s|samples/s|it/s|step)\b", re.IGNORECASE)
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
@@ -211,15 +226,16 @@ def parse_log(text: str) -> Recording:
 def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
     telling = _EndsOfLog()
-    last, training = 0, tuple[Clue, ...]()
+    last, training, bars = 0, tuple[Clue, ...](), _Bars()
     for last, line in _whole(lines):
+        bars.see(last, line)
         if not training and _TRAINING.search(line):
             training = (Clue(ClueKind.TRAINING, line[:500], line_number=last),)
         if _TELLING.search(line):
             telling.append(last, _COLOUR.sub("", line))
     printed = PrintedRanks(line for _, line in telling)
     clues = _with_groups(tuple(_with_details(_clues(telling, printed))))
-    clues = clues and (*training, *clues)
+    clues = clues and (*training, *bars.last(printed), *clues)
     clues = tuple(replace(clue, lines_after=last - clue.line_number) for clue in clues)
     ends, pids = _ends(line for _, line in telling)
     killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}
@@ -237,6 +253,32 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     world = max([*joined, max(seen, default=-1) + 1])
     job = Job(world_size=world, ends=ends, launcher=LAUNCHER, exit_code=1 if ends else None)
     return Recording(job=job, ranks={}, streams=frozenset(), clues=clues, troubles=telling.troubles())
+
+
+class _Bars:
+    """The last progress bar before the first timeout of a watchdog."""
+
+    def __init__(self) -> None:
+        self._bar: tuple[int, str, re.Match[str]] | None = None
+        self._timed_out = 0
+
+    def see(self, number: int, line: str) -> None:
+        if self._timed_out:
+            return
+        if "%|" in line and (bar := _BAR.search(_without_prefixes(line))):
+            self._bar = (number, line, bar)
+        if "Watchdog caught" in line:
+            self._timed_out = number
+
+    def last(self, printed: PrintedRanks) -> Iterator[Clue]:
+        """The bar, if it was not at its end and was still being drawn."""
+        if self._bar is None or not 0 <= self._timed_out - self._bar[0] <= _BAR_LINES:
+            return
+        number, line, bar = self._bar
+        done, total = int(bar[2]), int(bar[3])
+        if done < total:
+            what = bar[1].strip()
+            yield Clue(ClueKind.BUSY, bar[0][:200], printed.of(line), (done, total), line_number=number, operation=what)
 
 
 class _EndsOfLog:
@@ -284,7 +326,7 @@ def _shown(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """The lines with their numbers; what a progress bar writes over its last state is a line of its own."""
     for number, line in enumerate(lines, start=1):
         for part in line.split("\r") if "\r" in line else (line,):
-            yield number, part
+            yield from ((number, one) for one in (_AFTER_A_BAR.split(part) if "%|" in part else (part,)))
 
 
 def _without_prefixes(line: str) -> str:
@@ -300,7 +342,10 @@ def _without_prefixes(line: str) -> str:
 def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[Clue]:
     sites: dict[int, SourceLine] = {}  # rank -> the innermost user line of the traceback that is being printed
     last = -1
+    taken: tuple[int, ...] = ()
     for number, line in lines:
+        if found := _TAKEN.search(line):
+            taken = (int(found[1] or found[2]),)
         rank = printed.of(line)
         words = _without_prefixes(line)
         frame = _FRAME.search(words)
@@ -326,6 +371,7 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
         if clue is None and site is _NOWHERE and raised is not None and raised[1].endswith("Warning"):
             continue  # printed, not raised
         known = clue or Clue(ClueKind.EXCEPTION, "")
+        known = replace(known, numbers=taken) if known.kind is ClueKind.PORT_TAKEN else known
         yield replace(known, words=words.strip()[:1000], rank=rank, site=site, line_number=number)
 
 
@@ -356,7 +402,9 @@ def _with_details(clues: Iterable[Clue]) -> Iterator[Clue]:
             found.append(clue)
         elif clue.rank in raised:
             first = found[raised[clue.rank]]
-            found[raised[clue.rank]] = replace(first, words=f"{first.words}\n{clue.words}"[:1000])
+            of_rank = _GRADLESS.search(clue.words) if first.rank < 0 else None  # DDP says itself who lacks them
+            rank = int(of_rank[1]) if of_rank else first.rank
+            found[raised[clue.rank]] = replace(first, words=f"{first.words}\n{clue.words}"[:1000], rank=rank)
     return iter(found)
 
 
@@ -381,6 +429,8 @@ def _clue(words: str) -> Clue | None:
     for kind, pattern in _NUMBERS:
         if found := pattern.search(words):
             return Clue(kind, "", numbers=tuple(int(group) for group in found.groups() if group))
+    if found := _AT_BARRIER.search(words):
+        return Clue(ClueKind.JOINED, "", numbers=(int(found[2]), int(found[1])))
     if found := _MISSED.search(words):
         return Clue(ClueKind.MISSED_BARRIER, "", numbers=tuple(map(int, found[1].split(","))))
     if found := _WATCHDOG.search(words):
@@ -389,7 +439,7 @@ def _clue(words: str) -> Clue | None:
         return Clue(
             ClueKind.TIMED_OUT,
             "",
-            numbers=(int(found[1]), int(timeout[1]) if timeout else 0, *sizes),
+            numbers=(int(found[1] or -1), int(timeout[1]) if timeout else 0, *sizes),
             operation=found[2] or "",
         )
     if found := _WORK.search(words):
@@ -417,6 +467,8 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.PEER_GONE, "")
     if _WARNING.search(words):
         return Clue(ClueKind.WARNING, "")
+    if _CANNOT_LISTEN in words:
+        return Clue(ClueKind.PORT_TAKEN, "")
     keys = _KEYS.search(words)
     tokens = _SEPARATORS.split(words[keys.end() :]) if keys else ()
     missing = tuple(int(m[1]) for token in tokens if "default_pg" in token and (m := _LAST_NUMBER.search(token)))

@@ -335,8 +335,8 @@ SMALLER, DOUBLE = REDUCE.replace("10, 3", "5, 3"), REDUCE.replace("Float", "Doub
         (detail(0, REDUCE, 1, "0OpType=REDUCE"), "DD102", (0, 1)),
         (detail(0, REDUCE, 1, "1" + DOUBLE), "DD104", (0, 1)),
         # numbers within groups: who the peer is, and who is in which group, nobody says
-        (detail(0, REDUCE, 1, "1" + DOUBLE).replace("[rank0]", "[rank4]"), "DD110", (4,)),
-        (detail(0, REDUCE, 1, "1" + DOUBLE) + detail(0, SMALLER, 1, "1" + REDUCE).replace("[rank0]", "[rank4]"), "DD110", (0,)),
+        (detail(0, REDUCE, 1, "1" + DOUBLE).replace("[rank0]", "[rank4]"), "DD102", (4,)),
+        (detail(0, REDUCE, 1, "1" + DOUBLE) + detail(0, SMALLER, 1, "1" + REDUCE).replace("[rank0]", "[rank4]"), "DD102", (0,)),
     ],
 )  # fmt: skip
 def test_what_torch_compared_itself_names_who_differs_and_in_what(text: str, code: str, ranks: tuple[int, ...]) -> None:
@@ -570,6 +570,29 @@ LOGGED = "[RANK 1] 2026-03-01 10:00:29 [ERROR] guard open: " + detail(1, REDUCE,
          "DD118", "only 1 of 2 ranks"),
         (INTO_EACH_OTHER, "DD121", "head.bias"),
         (LOGGED, "DD102", "operation"),
+        (LOGGED.partition(", but")[0], "DD102", "collectives differ: rank 1 of the group called ALLREDUCE"),
+        (LOGGED.replace("OpType=REDUCE)", "OpType=ALLREDUCE)").replace("=REDUCE", "=ALLREDUCE"), "DD102", "collectives differ"),
+        ("ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n",
+         "DD606", "shared memory was full"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that\n", "DD606", "bus error"),
+        ("[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:2222 (errno: 98 - Address already in use).\n"
+         "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address.\n", "DD605",
+         "port 2222"),
+        ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. The server "
+         "socket has failed to bind to [::]:2223 (errno: 98 - Address already in use).\n", "DD605", "port 2223"),
+        (HOST + "bootstrap.cc:1 NCCL WARN Bootstrap Root : rank 3 of 8 ranks has already checked in\n", "DD118",
+         "as rank 3 of 8"),
+        (HOST + "init.cc:9 NCCL WARN Invalid rank requested : 4/4\n", "DD118", "as rank 4 of 4"),
+        ("ValueError: host not found: Name or service not known\n", "DD118", "not known by its name"),
+        ("RuntimeError: Timed out initializing process group in store based barrier on rank: 5, for key: store_based_barrier_key"
+         ":2 (world_size=8, worker_count=6, timeout=0:30:00)\n", "DD118", "only 6 of 8 ranks"),
+        ("RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key"
+         ":1 (world_size=4, worker_count=8, timeout=0:30:00)\n", "DD118", "8 processes came to the store, of 4 ranks"),
+        ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+         "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: x\n",
+         "DD110", "a process ended badly: Worker, SYSTEM_ERROR"),
+        ("[E ProcessGroupNCCL.cpp:485] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
+         "Timeout(ms)=1800000) ran for 1802246 milliseconds before timing out.\n", "DD122", "timed out in ALLREDUCE"),
         (watchdog(2, 7).replace("timeout: ", "timeout: \n"), "DD122", "timed out in ALLREDUCE #7"),
     ],
 )  # fmt: skip
@@ -577,7 +600,7 @@ def test_what_launchers_schedulers_and_loggers_print_is_read(text: str, code: st
     (finding,) = told(text)
 
     assert (finding.code, title in finding.title) == (code, True), finding.title
-    assert finding.ranks in ((), (12,), (2,), (0,), (0, 1), (2, 3, 4, 5, 6, 7))
+    assert finding.ranks in ((), (12,), (1,), (2,), (4,), (0,), (0, 1), (2, 3, 4, 5, 6, 7))
 
 
 @pytest.mark.parametrize(
@@ -603,3 +626,50 @@ def test_a_log_in_utf_16_is_not_said_to_tell_of_no_error(tmp_path: Path) -> None
 def test_a_name_that_is_too_long_for_a_file_is_that_of_none() -> None:
     with pytest.raises(NothingToInspect, match="no such file or folder: xxx"):
         read_any(Path("x" * 5000))
+
+
+BAR = "Preparing set...:  39%|###9      | 26/67 [24:51<30:30, 44.65s/it]"
+
+
+def barrier(rank: int, size: int = 1) -> str:
+    return (
+        f"[E ProcessGroupNCCL.cpp:475] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, "
+        f"OpType=ALLREDUCE, NumelIn={size}, NumelOut={size}, Timeout(ms)=1800000) ran for 1800008 milliseconds.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "ranks"),
+    [
+        (BAR + "\n" + barrier(1) + barrier(2), "DD129", ()),
+        (BAR + barrier(2) + barrier(1), "DD129", ()),  # the bar leaves the line open
+        ("[default0]:" + BAR + "[default2]:" + barrier(2), "DD129", (0,)),
+        (BAR + "\n" + barrier(0) + barrier(1), "DD122", (0, 1)),  # who draws bars most likely waits itself
+        (BAR.replace("26/67", "67/67") + "\n" + barrier(1), "DD122", (1,)),
+        (BAR.replace("Preparing set...", "Epoch 1") + "\n" + barrier(1), "DD122", (1,)),
+        (BAR + "\n" + barrier(1, 4096), "DD122", (1,)),  # no barrier
+        (BAR + "\n" * 60 + barrier(1), "DD122", (1,)),  # long before
+    ],
+)
+def test_a_progress_bar_before_a_barriers_timeout_shows_work_that_took_too_long(
+    text: str, code: str, ranks: tuple[int, ...]
+) -> None:
+    assert verdicts(text) == [(code, ranks)]
+
+
+def test_all_ranks_that_share_a_device_are_told_together() -> None:
+    pairs = ((1, 0, "c1000"), (2, 0, "c1000"), (3, 5, "d2000"))
+    words = "[1,{0}]<stdout>:n:1:2 [0] init.cc:4 NCCL WARN Duplicate GPU detected : rank {0} and rank {1} both on CUDA device {2}"
+    lines = [words.format(*pair) for pair in pairs]
+
+    (finding,) = told("\n".join(lines))
+
+    assert finding.ranks == (0, 1, 2, 3, 5)
+    assert finding.title.endswith("ranks 0-2 CUDA device c1000, ranks 3,5 CUDA device d2000")
+
+
+@pytest.mark.parametrize(("code", "look"), [(-7, "/dev/shm"), (-9, "dmesg"), (-11, "PYTHONFAULTHANDLER")])
+def test_what_is_worth_a_look_depends_on_the_signal(code: int, look: str) -> None:
+    (finding,) = told(f"[ERROR] [launch.py:321:sigkill_handler] ['python', 'x.py'] exits with return code = {code}\n")
+
+    assert look in finding.prescriptions[0].change

@@ -49,7 +49,7 @@ def fingerprints(clues: Iterable[Clue]) -> list[Fingerprint]:
             first = found.setdefault(rank, _of(own, rank, clue))
             if rank != int(own[1]):
                 continue
-            if peer := _PEER.search(clue.words, own.end()):
+            if (peer := _PEER.search(clue.words, own.end())) and (peer[5] or peer[3] != first.operation):
                 peers.setdefault(int(peer[1]), _differing(_of(peer, int(peer[1]), clue), first))
     if len(found) == 1:
         found = {**peers, **found}

@@ -28,7 +28,16 @@ from distdoctor.recording.recording import RankEnd, Recording
 
 KEY = "job log"  # of the one fact that checks explain: what went wrong, of which a log tells the rest as well
 _FOLLOWS = frozenset(
-    {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "SignalException", "KeyboardInterrupt"}
+    {
+        "ChildFailedError",
+        "ProcessRaisedException",
+        "ProcessExitedException",
+        "SignalException",
+        "KeyboardInterrupt",
+        "ActorDiedError",
+        "RayActorError",
+        "WorkerCrashedError",
+    }
 )
 _NOWHERE = re.compile(r"^\S*Rendezvous\w*Error")  # of a launcher
 # Operations whose members may bring different sizes, or of which one entry stands for many.
@@ -39,6 +48,7 @@ _OF_TORCH = re.compile(
     r"torch|cuda|nccl|gloo|distributed|rendezvous|ChildFailed|\btrain|\bray\.|deepspeed|megatron|lightning|accelerate",
     re.IGNORECASE,
 )
+_OF_TRAINING = re.compile(r"\b(?:epochs?|steps?|train|training|iter\w*)\b", re.IGNORECASE)  # in a progress bar's words
 GOES_ON_LINES = 200  # without an error among them; the stack of a process that aborts is shorter
 BY_TORCH = 92  # specificity of what torch has compared itself
 _NAMED_GROUP = re.compile(r"(PG (?:ID )?\d{1,9}[^(]{0,100})\((\w{1,100})\)")
@@ -135,7 +145,7 @@ class LogFacts:
         soon as one rank prints two: they count the calls of different groups."""
         found: dict[tuple[str, int], Clue] = {}
         for clue in self.lines(ClueKind.TIMED_OUT):
-            if clue.rank >= 0 and not (self.of_several_groups and not clue.group):
+            if clue.rank >= 0 and clue.numbers[0] >= 0 and not (self.of_several_groups and not clue.group):
                 found.setdefault((clue.group, clue.rank), clue)
         return found
 
@@ -150,6 +160,26 @@ class LogFacts:
                 first.setdefault(clue.rank, clue)
         several = any(len(own) > 1 for own in numbers.values())
         return [first[rank] for rank in sorted(first)] if several else []
+
+    @cached_property
+    def unnumbered(self) -> list[Clue]:
+        """One timeout of each rank, where no watchdog prints the number of the call (torch before 1.13)."""
+        first: dict[int, Clue] = {}
+        for clue in self.lines(ClueKind.TIMED_OUT):
+            first.setdefault(clue.rank, clue)
+        return [] if self.timeouts or self.of_several_groups else [first[rank] for rank in sorted(first)]
+
+    @cached_property
+    def busy(self) -> Clue | None:
+        """The progress bar that somebody still drew when others gave up waiting in a barrier: it is of no training. Where nothing
+        says whose it is, it is rank 0's, most likely, so that one must not have waited itself."""
+        waited = list(self.timeouts.values()) or self.unnumbered
+        barrier = all(
+            c.operation == "BARRIER" or (c.numbers[2] in (1, -1) and c.operation == "ALLREDUCE") for c in waited
+        )
+        bars = [clue for clue in self.lines(ClueKind.BUSY) if not _OF_TRAINING.search(clue.operation)]
+        alone = not bars or max(bars[0].rank, 0) not in {clue.rank for clue in waited}
+        return bars[0] if bars and waited and barrier and alone else None
 
     @cached_property
     def _struck(self) -> dict[tuple[str, int], Clue]:

@@ -68,9 +68,19 @@ def _receiver(call: ast.Call) -> str:
 
 
 def _unwrapped_before(function: ast.expr, scope: Scope, program: ParsedFiles) -> str:
-    """`model` of `raw(x)` after `raw = model.module`."""
-    bound = program.bindings(dotted(function), scope) if isinstance(function, ast.Name) else []
-    return _wrapper_of(bound[0][0].value, bound[0][1], program) if len(bound) == 1 else ""
+    """`model` of `raw(x)` after `raw = model.module`, or after `raw = model.module if wrapped else model`; of `raw.encode(x)` as
+    well where nothing here calls the wrapper, which would have prepared its reducer."""
+    of_method = isinstance(function, ast.Attribute) and function.attr not in _NO_FORWARD
+    raw = function.value if isinstance(function, ast.Attribute) and of_method else function
+    bound = program.bindings(raw.id, scope) if isinstance(raw, ast.Name) else []
+    if len(bound) != 1:
+        return ""
+    value, where = bound[0][0].value, bound[0][1]
+    branches = (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
+    wrapper = next((found for one in branches if (found := _wrapper_of(one, where, program))), "")
+    if any(dotted(one) not in (wrapper, f"{wrapper}.module") for one in branches):
+        return ""
+    return "" if of_method and any(dotted(call.func) == wrapper for call in scope.calls) else wrapper
 
 
 def _wrapper_of(function: ast.expr, scope: Scope, program: ParsedFiles) -> str:

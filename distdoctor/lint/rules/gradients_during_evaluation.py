@@ -6,7 +6,8 @@ Why it hurts     Evaluation takes as much memory as training, and a batch that w
 How we know      A function calls model.eval() and then the model in a loop over inputs, computes no gradient, and neither it
                  nor a caller is under torch.no_grad() or inference_mode().
 What to do       Decorate it with @torch.no_grad(), or put the loop inside `with torch.no_grad():`.
-When it is fine  Gradients with respect to the input are wanted; one input is given again and again, to measure.
+When it is fine  Gradients with respect to the input are wanted; the parameters are frozen here; one input is given again and
+                 again, to measure.
 Source           torch.autograd.grad_mode: evaluation mode is not no_grad.
 """
 
@@ -39,10 +40,18 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         if not scope.name or any(last_word(call.func) in _WITH_GRADIENTS for call in scope.calls):
             continue
+        if _sets_requires_grad(scope):
+            continue
         models = {dotted(c.func.value) for c in method_calls(scope, "eval") if isinstance(c.func, ast.Attribute)} - {""}
         forward = next((c for c in scope.calls if dotted(c.func) in models and _goes_through_data(c, scope)), None)
         if forward is not None and not _stopped(forward, scope, program, 3) and not _trains_too(scope, forward):
             yield _sighting(forward, scope)
+
+
+def _sets_requires_grad(scope: Scope) -> bool:
+    """`parameter.requires_grad = False`: of a model that is frozen as a whole autograd keeps nothing."""
+    stored = (one for one in ast.walk(scope.node) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store))
+    return any(one.attr == "requires_grad" for one in stored)
 
 
 def _goes_through_data(forward: ast.Call, scope: Scope) -> bool:

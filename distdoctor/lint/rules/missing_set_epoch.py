@@ -3,8 +3,8 @@ DD301 missing-set-epoch: every epoch has the same order, because set_epoch is ne
 
 What it means    DistributedSampler shuffles with seed + epoch. Without set_epoch(epoch) every epoch repeats epoch 0.
 Why it hurts     The model sees one fixed order; validation looks fine, generalization quietly suffers.
-How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, and set_epoch is called nowhere
-                 in the files that create and iterate it, or only on other samplers.
+How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, or without end by a generator, and
+                 set_epoch is called nowhere in the files that create and iterate it, or only on other samplers.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop.
 When it is fine  shuffle=False, a single epoch, an evaluation, a library that sets it (accelerate, Lightning).
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
@@ -26,7 +26,7 @@ from distdoctor.diagnosis.source.source_file import (
     lineno,
     within,
 )
-from distdoctor.lint.program import LOADER, SAMPLER, Made, ParsedFiles
+from distdoctor.lint.program import LOADER, SAMPLER, Made, ParsedFiles, given_for
 from distdoctor.lint.rule import Sighting, insert_before, rule
 from distdoctor.lint.training import method_calls, trains, without_gradients
 
@@ -35,7 +35,7 @@ from distdoctor.lint.training import method_calls, trains, without_gradients
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     told: set[ast.Call] = set()
     for scope in program.scopes:
-        if program.epochs_are_set(scope.file) or "epoch" not in scope.file.text:
+        if program.epochs_are_set(scope.file) or not any(words in scope.file.text for words in ("epoch", "while True")):
             continue
         for loop in scope.loops:
             if isinstance(loop, ast.While):
@@ -92,11 +92,24 @@ def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: ParsedFiles) -
     for loader in program.made(iterated, scope):
         if loader.kind != LOADER:
             continue
-        for sampler in program.made(argument(loader.call, 3, "sampler"), loader.scope):
-            shuffle = argument(sampler.call, 3, "shuffle")
-            if sampler.kind == SAMPLER and (shuffle is None or is_constant(shuffle, True)):
+        given = argument(loader.call, 3, "sampler")
+        for sampler in program.made(given, loader.scope):
+            if sampler.kind == SAMPLER and _shuffles(sampler, given, program):
                 return sampler
     return None
+
+
+def _shuffles(sampler: Made, given: ast.expr | None, program: ParsedFiles) -> bool:
+    """Whether it is made to shuffle: as it is by default, or as the call that `given` is asks for where a function makes it."""
+    shuffle = argument(sampler.call, 3, "shuffle")
+    if (
+        isinstance(shuffle, ast.Name)
+        and isinstance(given, ast.Call)
+        and program.target(given, sampler.scope) is sampler.scope
+    ):
+        shuffle = given_for(given, sampler.scope, shuffle.id)
+        return shuffle is not None and is_constant(shuffle, True)
+    return shuffle is None or is_constant(shuffle, True)
 
 
 def _evaluates(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
@@ -108,7 +121,7 @@ def _evaluates(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
 def _epoch_loop(loop: Loop, scope: Scope, program: ParsedFiles) -> tuple[Loop, Scope] | None:
     """The loop over epochs around a loop over batches: here, or where this function is called."""
     for outer in scope.file.loops_around(loop):
-        if _counts(outer):
+        if _counts(outer) or _is_endless(outer, loop):
             return outer, scope
     for site in program.callers(scope):
         for outer in site.scope.file.loops_around(site.call):
@@ -120,6 +133,12 @@ def _epoch_loop(loop: Loop, scope: Scope, program: ParsedFiles) -> tuple[Loop, S
 def _counts(loop: Loop) -> bool:
     text = ast.unparse(loop.test if isinstance(loop, ast.While) else ast.Tuple([loop.target, loop.iter], ast.Load()))
     return "epoch" in text.lower()
+
+
+def _is_endless(outer: Loop, loop: Loop) -> bool:
+    """`while True: for batch in loader: yield batch`, from which the training takes as many batches as it makes steps."""
+    endless = isinstance(outer, ast.While) and is_constant(outer.test, True)
+    return endless and any(isinstance(one, ast.Yield) for one in ast.walk(loop))
 
 
 def _is_told(sampler: Made, scope: Scope, epochs: Scope, program: ParsedFiles) -> bool:

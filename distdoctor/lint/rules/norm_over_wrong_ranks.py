@@ -6,7 +6,7 @@ Why it hurts     Each rank clips by a different factor, and all of them clip too
 How we know      p.grad.norm() over the parameters of a sharded model, with no reduction in the function nor, where the
                  parameters are handed in, in its callers; or torch.nn.utils.clip_grad_norm_ on an FSDP1 model.
 What to do       FSDP1: model.clip_grad_norm_(limit). fully_shard: torch.nn.utils.clip_grad_norm_, which knows DTensor.
-When it is fine  The norm is reduced over the group (all_reduce, full_tensor).
+When it is fine  The norm is reduced over the group (all_reduce, full_tensor), or an `if` clips a sharded model by its own method.
 Source           torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_.
 """
 
@@ -19,6 +19,7 @@ from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word
 from distdoctor.lint.program import FSDP, ParsedFiles, given_for
+from distdoctor.lint.rank_conditions import Condition, conditions
 from distdoctor.lint.rule import Sighting, replace_node, rule
 
 _REDUCING = ("all_reduce", "full_tensor", "get_total_norm", "clip_grad_norm_", "redistribute", "reduce")
@@ -41,6 +42,8 @@ def _of_torch(call: ast.Call, scope: Scope, program: ParsedFiles) -> Iterator[Si
         return
     if any(last_word(one.call.func) == "fully_shard" or "fully_shard" in one.scope.file.imports for one in made):
         return
+    if any(_clips_whole(one, program, scope) for one in conditions(call, scope)):
+        return
     name, limit = dotted(model), [*call.args[1:], *(k.value for k in call.keywords if k.arg == "max_norm")][:1]
     new = f"{name}.clip_grad_norm_({ast.unparse(limit[0])})" if name and limit and len(call.args) <= 2 else ""
     edits: tuple[Edit, ...] = (replace_node(call, scope, new),) if new else ()
@@ -52,6 +55,19 @@ def _of_torch(call: ast.Call, scope: Scope, program: ParsedFiles) -> Iterator[Si
         remedy="clip-the-whole-gradient",
         change=new or "model.clip_grad_norm_(limit)",
         edits=edits,
+    )
+
+
+def _clips_whole(condition: Condition, program: ParsedFiles, scope: Scope) -> bool:
+    """Whether the other branch of an `if` clips by a method that knows the shards: then this branch is for a model without."""
+    statement = condition.statement
+    if not isinstance(statement, ast.If) or condition.leaves:
+        return False
+    other = statement.body if condition.negated else statement.orelse
+    calls = (one for block in other for one in ast.walk(block) if isinstance(one, ast.Call))
+    return any(
+        last_word(one.func) == "clip_grad_norm_" and not program.is_torch(one.func, scope.file, "clip_grad_norm_")
+        for one in calls
     )
 
 

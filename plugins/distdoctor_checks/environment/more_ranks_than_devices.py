@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.trial import PreflightTrial
@@ -48,10 +49,11 @@ def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts
             prescriptions=(Prescription("a-device-for-each-rank", change=_fewer_ranks(machine.devices)),),
         )
     if log is not None and log.own_error is not None and (told := _told(log.own_error.words)):
-        yield from_own_error(log, *told)
+        found = from_own_error(log, *told)
+        yield _with_all_who_share(found, log) if SAME_DEVICE.search(log.own_error.words) else found
     elif log is not None:
-        warned = [(clue, _told(clue.words)) for clue in log.lines(ClueKind.WARNING)]
-        yield from (_warned(clue, *told) for clue, told in warned[:1] if told)
+        warned = [(clue, told) for clue in log.lines(ClueKind.WARNING) if (told := _told(clue.words))]
+        yield from (_with_all_who_share(_warned(clue, *told), log) for clue, told in warned[:1])
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
         if incident.ending is not None and (told := _told(incident.ending.words)):
             yield from_exception(incident, *told, whose="the driver's")
@@ -61,6 +63,23 @@ def _warned(clue: Clue, title: str, cure: Prescription) -> Finding:
     return from_line(clue, title, who(clue), LIKELY, "NCCL says so, and refuses the group", cure, specificity=90)
 
 
+def _with_all_who_share(found: Finding, log: LogFacts) -> Finding:
+    """The finding of one pair with every rank of the group that NCCL found on that device. They are the job's ranks where whoever
+    prints a pair is one of it."""
+    clues = [*log.lines(ClueKind.EXCEPTION), *log.lines(ClueKind.WARNING)]
+    matches = [(clue.rank, match) for clue in clues for match in SAME_DEVICE.finditer(clue.words)]
+    sharing: list[tuple[str, set[int]]] = []  # hosts may have devices of one name
+    for _, match in matches:
+        pair = {int(match[1]), int(match[2])}
+        known = [ranks for device, ranks in sharing if device == match[3] and ranks & pair]
+        sharing = [one for one in sharing if one[1] not in known] + [(match[3], pair.union(*known))]
+    printed = [(rank, {int(match[1]), int(match[2])}) for rank, match in matches if rank >= 0]
+    of_the_job = bool(printed) and all(rank in pair for rank, pair in printed)
+    share = ", ".join(f"{named(ranks)} {device}" for device, ranks in sharing)
+    title = f"ranks of one NCCL group share a device: {share}"
+    return replace(found, title=title, ranks=tuple(sorted(set().union(*(r for _, r in sharing)))) if of_the_job else ())
+
+
 def _fewer_ranks(devices: int) -> str:
     return f"start {devices} on this node (--nproc {devices}), widen CUDA_VISIBLE_DEVICES, or use --backend gloo"
 
@@ -68,7 +87,7 @@ def _fewer_ranks(devices: int) -> str:
 def _told(words: str) -> tuple[str, Prescription] | None:
     if found := SAME_DEVICE.search(words):
         first, second, device = found.groups()
-        title = f"{named((int(first), int(second)))} of one NCCL group both use {device}"
+        title = f"{named((int(first), int(second)))} of one NCCL group share {device}"
         return title, Prescription("a-device-for-each-rank", change=f"call {SET_DEVICE}")
     if NO_SUCH_DEVICE.search(words):
         return (

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.trial import PreflightTrial
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line, who
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import from_exception
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.preflight import checked_machine
 
@@ -32,8 +33,9 @@ _IN_USE = re.compile(
 
 @check("DD605", "port-in-use", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
 def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
-    if log is not None and log.own_error is not None and (title := _taken(log.own_error.words)):
-        yield from_own_error(log, title, Prescription("free-port"))
+    refused = log.lines(ClueKind.PORT_TAKEN) if log is not None else []
+    if refused:
+        yield _refused(next((clue for clue in refused if clue.site), refused[0]))
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
         if incident.ending is not None and (title := _taken(incident.ending.words)):
             yield from_exception(incident, title, Prescription("free-port"), whose="torch's")
@@ -47,6 +49,17 @@ def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts
             why="The rank or agent that should listen there cannot.",
             prescriptions=(Prescription("free-port"),),
         )
+
+
+def _refused(clue: Clue) -> Finding:
+    """Torch's store logs that it cannot listen, with the port in lines of their own, before it raises."""
+    title = (
+        f"port {clue.numbers[0]} is in use" if clue.numbers else "the store cannot listen where the ranks are to meet"
+    )
+    confidence = LIKELY if clue.numbers else POSSIBLE
+    return from_line(
+        clue, title, who(clue), confidence, "torch's store says so", Prescription("free-port"), specificity=90
+    )
 
 
 def _taken(words: str) -> str:

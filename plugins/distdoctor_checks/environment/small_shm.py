@@ -4,7 +4,8 @@ DD606 small-shm: /dev/shm is too small for the DataLoader workers of all ranks.
 What it means    DataLoader workers pass batches through shared memory, and NCCL keeps buffers there; a container has 64 MiB of
                  it by default.
 Why it hurts     SIGBUS kills a worker ("DataLoader worker is killed by signal: Bus error"), or NCCL fails to start.
-How we know      The size of /dev/shm, compared with 64 MiB per worker (two prefetched batches of 32 MiB) and 16 MiB per rank.
+How we know      The size of /dev/shm, compared with 64 MiB per worker (two prefetched batches of 32 MiB) and 16 MiB per rank. In
+                 a job's log, torch's own words for a worker that died of it.
 What to do       docker run --ipc=host or --shm-size=8g; in Kubernetes an emptyDir with medium: Memory at /dev/shm.
 When it is fine  Small batches, or num_workers=0.
 Source           https://docs.docker.com/reference/cli/docker/container/run/ (--shm-size); NCCL troubleshooting, "Shared memory"
@@ -12,22 +13,31 @@ Source           https://docs.docker.com/reference/cli/docker/container/run/ (--
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.trial import PreflightTrial
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Prescription
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.preflight import checked_machine
 
+_BUS_ERROR = re.compile(
+    r"DataLoader worker \(pid.{0,30}\) is killed by signal: Bus error|bus error encountered in worker"
+)
 OF_A_WORKER = 64 << 20  # two prefetched batches (torch's prefetch_factor) of 32 MiB
 OF_A_RANK = 16 << 20  # NCCL's buffers between ranks of one host: some 10 MiB a peer
 
 
 @check("DD606", "small-shm", severity=WARNING, stands_alone=True, at_most=LIKELY)
-def examine(trial: PreflightTrial) -> Iterator[Finding]:
-    machine = trial.machine
-    if machine.shm_free is None:
+def examine(trial: PreflightTrial | None, log: LogFacts | None) -> Iterator[Finding]:
+    if log is not None and log.own_error is not None and _BUS_ERROR.search(log.own_error.words):
+        title = "a DataLoader worker died of a bus error: shared memory was full"
+        yield replace(from_own_error(log, title, Prescription("more-shared-memory")), severity=ERROR)
+    machine = trial.machine if trial is not None else None
+    if machine is None or machine.shm_free is None:
         return
     wanted = machine.ranks * (OF_A_RANK + machine.workers * OF_A_WORKER)
     if machine.shm_free < wanted:

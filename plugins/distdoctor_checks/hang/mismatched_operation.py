@@ -13,13 +13,14 @@ Source           torch.distributed, "collective functions": all members call the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.decide_once import decide_once
-from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LOOK, LogFacts, claimed, from_line, who
+from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LOOK, LogFacts, claimed, from_line, from_own_error, who
 from distdoctor.diagnosis.hang.in_ras import other_operations
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -37,6 +38,11 @@ from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
+
+_COMPARED = re.compile(
+    r"Detected mismatch between collectives on ranks\.(?: Rank (\d{1,9}) is running (?:inconsistent )?collective: "
+    r"CollectiveFingerPrint\((?:SequenceNumber=\d{1,18},? ?)?OpType=(\w{1,40}))?"
+)
 
 
 @check(
@@ -67,7 +73,22 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     if log.other_operations is not None:
         # Of other operations the sizes differ as well: it says more than those do.
         yield log.other_operations.finding("operation", "issued another operation", "same-operation", 70)
-    yield from (_warned(clue) for clue in log.lines(ClueKind.WARNING) if "mismatched collective" in clue.words.lower())
+    if log.own_error is not None and not any(map(log.checked_by_torch, ("operation", "shape", "dtype"))):
+        yield from _half_told(log, log.own_error)
+    warned = [clue for clue in log.lines(ClueKind.WARNING) if "mismatched collective" in clue.words.lower()]
+    yield from map(_warned, warned[:1])
+
+
+def _half_told(log: LogFacts, clue: Clue) -> Iterator[Finding]:
+    """What torch has compared itself, of which the log does not hold the calls of both sides."""
+    if (own := _COMPARED.search(clue.words)) is None:
+        return
+    called = f": rank {own[1]} of the group called {own[2]}" if own[1] else ""
+    cure = Prescription("same-operation", change=f"compare what the ranks call there; {LOOK}")
+    found = from_own_error(log, f"torch found that the ranks' collectives differ{called}", cure, BY_TORCH)
+    yield replace(
+        found, confidence=POSSIBLE, why=f"line {clue.line_number} of the log; what the others call it does not say"
+    )
 
 
 def _warned(clue: Clue) -> Finding:

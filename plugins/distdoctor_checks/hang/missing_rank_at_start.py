@@ -37,6 +37,16 @@ from distdoctor.testing import TraceBuilder
 from distdoctor.testing.rank_trace import SECOND, START_NS
 
 _ADDRESS = re.compile(r"trying to connect to \(?([\w.:\[\]-]{1,200}(?:, \d{1,5})?)")
+_UNKNOWN_NAME = re.compile(r"host not found|cannot be retrieved")
+# NCCL's words for processes that were not started as the ranks of one job.
+_MISNUMBERED = (
+    (
+        r"Bootstrap Root : rank (\d{1,7}) of (\d{1,7}) ranks has already checked in",
+        "two processes came as rank {} of {}",
+    ),
+    (r"Invalid rank requested : (\d{1,7})/(\d{1,7})", "a process came as rank {} of {} ranks, which there cannot be"),
+    (r"Bootstrap Root : mismatch in rank count from procs (\d{1,7}) : (\d{1,7})", "some expect {} ranks, others {}"),
+)
 IN_LOG = 35  # how specific it is of what a job log shows
 
 
@@ -65,6 +75,29 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _too_few(joined[0])
     elif unreachable := log.lines(ClueKind.UNREACHABLE):
         yield _nobody_answered(unreachable)
+    warned = [(clue, words) for clue in log.lines(ClueKind.WARNING) if (words := _misnumbered(clue))]
+    yield from (_cannot_be_one_job(clue, words) for clue, words in warned[:1])
+
+
+def _misnumbered(clue: Clue) -> str:
+    found = ((re.search(pattern, clue.words), words) for pattern, words in _MISNUMBERED)
+    return next((words.format(*match.groups()) for match, words in found if match), "")
+
+
+def _cannot_be_one_job(clue: Clue, words: str) -> Finding:
+    return from_line(
+        clue,
+        words,
+        (),
+        LIKELY,
+        "NCCL says so; each process must have a number of its own, below a world size that all agree on",
+        Prescription(
+            "start-every-rank",
+            change="take the rank and the world size from RANK and WORLD_SIZE, which the launcher sets for each process, and "
+            "give each node its own --node-rank",
+        ),
+        IN_LOG,
+    )
 
 
 def _never_wrote(ranks: tuple[int, ...], clue: Clue) -> Finding:
@@ -84,6 +117,8 @@ def _never_wrote(ranks: tuple[int, ...], clue: Clue) -> Finding:
 
 def _too_few(clue: Clue) -> Finding:
     came, expected = clue.numbers
+    if came > expected:
+        return _too_many(came, expected, clue)
     return from_line(
         clue,
         f"only {came} of {expected} ranks came to the store",
@@ -97,12 +132,30 @@ def _too_few(clue: Clue) -> Finding:
     )
 
 
+def _too_many(came: int, expected: int, clue: Clue) -> Finding:
+    return from_line(
+        clue,
+        f"{came} processes came to the store, of {expected} ranks",
+        (),
+        LIKELY,
+        "ranks that were started again, or another job, came to the same store",
+        Prescription(
+            "start-every-rank",
+            change="end what is left of an earlier start, and give each job a MASTER_PORT (or a file for the store) of its own",
+        ),
+        IN_LOG,
+    )
+
+
 def _nobody_answered(clues: list[Clue]) -> Finding:
     found = next((at for clue in clues if (at := _ADDRESS.search(clue.words))), None)
-    where = found[1] if found else "where the ranks are to meet"
+    where = f"at {found[1]}" if found else "where the ranks are to meet"
+    unnamed = _UNKNOWN_NAME.search(clues[0].words)
     return from_line(
         clues[0],
-        f"the store {'at ' if found else ''}{where} did not answer",
+        "the host that is to hold the store is not known by its name"
+        if unnamed
+        else f"the store {where} did not answer",
         (),
         LIKELY,
         "the host that is to hold it was not started, has ended, or cannot be reached from there",

@@ -47,6 +47,7 @@ OF_THE_STORE = ("TCPStore", "sendBytes failed", "recvValue failed")
 LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or its input ends
 # CUDA's words for memory, a link or a whole GPU that broke; an illegal access is the program's.
 _OF_THE_DEVICE = re.compile(r"uncorrectable (?:ECC|NVLink)|fallen off the bus|hardware stack error", re.IGNORECASE)
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid.{0,30}\) is killed by signal: Killed")
 _NO_JOB = "nothing in the log shows that it is of a distributed job"
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
@@ -102,6 +103,8 @@ def _own_error(log: LogFacts, clue: Clue) -> Finding:
             f"drain the host{f' of rank {clue.rank}' if clue.rank >= 0 else ''} and look at its GPU (dmesg for Xid, "
             "nvidia-smi -q, dcgmi diag -r 3): the hardware failed, and where the program noticed it says nothing of the program"
         )
+    elif _WORKER_KILLED.search(words):
+        change = "look at dmesg: the kernel kills loader workers when the host's memory is used up; start fewer, or cache less"
     found = from_own_error(
         log,
         f"{whose} with {words[:160]}{' ...' if len(words) > 160 else ''}",
@@ -165,9 +168,22 @@ def _said_to_have_ended(clue: Clue) -> Finding:
         who(clue) if crashed else (),
         LIKELY if crashed else POSSIBLE,
         "it says so itself" if crashed else "the launcher says so; whether it was the first the log does not show",
-        Prescription("mend-the-first-failure", change="look at what it printed before, and at dmesg (out of memory?)"),
+        Prescription("mend-the-first-failure", change=f"look at what it printed before, and {_beside(clue.operation)}"),
         specificity=12,
     )
+
+
+_BY_SIGNAL = re.compile(r"(?:return code = |exitcode: )-(\d{1,3})\b|\bsignal (\d{1,3})\b")
+_LOOK_AT = {
+    7: "at `df -h /dev/shm`: SIGBUS comes of shared memory that is full",
+    11: "where it crashed: PYTHONFAULTHANDLER=1 prints the stack at a SIGSEGV",
+}
+
+
+def _beside(operation: str) -> str:
+    """What is worth a look, by the signal of which a process died."""
+    found = _BY_SIGNAL.search(operation)
+    return _LOOK_AT.get(int(found[1] or found[2]) if found else SIGKILL, "at dmesg (out of memory?)")
 
 
 def _ended_words(operation: str) -> str:

@@ -84,6 +84,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _together(log)
     elif log.of_several_groups:
         yield _of_several_groups(log.of_several_groups)
+    elif log.unnumbered:
+        yield _unnumbered(log.unnumbered)
     yield from (_fault_of_device(clue) for clue in log.lines(ClueKind.XID) if clue.numbers[0] in _XIDS_OF_HARDWARE)
     # What NCCL warns of once a connection is gone follows from that.
     gone = min((clue.line_number for clue in log.lines(ClueKind.PEER_GONE)), default=1 << 62)
@@ -134,10 +136,9 @@ def _together(log: LogFacts) -> Finding:
     if log.hides_lines:
         why = "Ray printed the lines that resemble each other once, so others may have timed out in it too (RAY_DEDUP_LOGS=0)"
     elif len(ranks) == named_in_log:
-        why = (
-            f"all {counted(named_in_log, 'rank')} that the log names had called it, and none completed it: which of them is at "
-            "fault the log does not show; it is the network, a device, or a rank that is not in this log"
-        )
+        who_had = f"all {named_in_log} ranks" if named_in_log > 1 else "the only rank"
+        which = ", and none completed it: which of them is at fault the log does not show" if named_in_log > 1 else ""
+        why = f"{who_had} that the log names had called it{which}; it is the network, a device, or a rank that is not in this log"
     else:
         why = (
             f"{len(ranks)} of the {named_in_log} ranks that the log names printed it; a rank of the group that did not has not "
@@ -166,22 +167,35 @@ def _of_several_groups(clues: list[Clue]) -> Finding:
     )
 
 
+def _unnumbered(clues: list[Clue]) -> Finding:
+    return from_line(
+        clues[0],
+        f"timed out in {clues[0].operation or 'a call'}",
+        [clue.rank for clue in clues if clue.rank >= 0],
+        POSSIBLE,
+        "the watchdogs do not print the number of the call, so whether the ranks were in the same one the log does not show",
+        Prescription("record-the-job", change=LOOK),
+        specificity=20,
+    )
+
+
 def _warning(clue: Clue) -> Finding:
     words = clue.words.partition("NCCL WARN ")[2]
+    look = "search the log for what NCCL said before (NCCL_DEBUG=INFO), and dmesg and ibstat on that host"
+    if _OF_A_KERNEL.search(words):
+        look = "look for the kernel that failed: NCCL only met its error; CUDA_LAUNCH_BLOCKING=1 shows the line"
     return from_line(
         clue,
         f"NCCL warned: {words[:160]}{' ...' if len(words) > 160 else ''}",
         who(clue),
         POSSIBLE,
         "nothing else in the log says more",
-        Prescription(
-            "gather-backend-evidence",
-            change="search the log for what NCCL said before (NCCL_DEBUG=INFO), and dmesg and ibstat on that host",
-        ),
+        Prescription("gather-backend-evidence", change=look),
         specificity=10,
     )
 
 
+_OF_A_KERNEL = re.compile(r"device-side assert|illegal (?:memory access|address)|misaligned address")
 _NETWORK = re.compile(r"NET/|\bibv_|Net : |[Ss]ocket")
 
 

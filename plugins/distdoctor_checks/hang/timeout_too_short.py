@@ -7,7 +7,8 @@ Why it hurts     Hours of work end with a communication error, although communic
 How we know      The waiting ranks raised a timeout, and the calls of all ranks agree. The late rank was in a checkpoint, an
                  evaluation or a compilation (likely), came to the same call after they had given up (likely), or the timeout
                  was below two minutes (possible), where torch's defaults are 10 to 30. Where the wait is on no record (a key
-                 of the store), the others ran until they were ended.
+                 of the store), the others ran until they were ended. In
+                 a job's log, a progress bar that somebody still drew when others gave up in a barrier (possible).
 What to do       Give the group a longer timeout, or do the work before the group is created.
 When it is fine  Never: a rank that is really stuck is found without a short timeout.
 Source           torch.distributed.init_process_group(timeout=...), monitored_barrier(timeout=...).
@@ -20,11 +21,13 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line, who
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds, short
 from distdoctor.diagnosis.source.given_values import given_at
+from distdoctor.recording.clue import Clue
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.events import LongPhase
@@ -35,13 +38,40 @@ SHORT_TIMEOUT_SECONDS = 120.0
 
 
 @check("DD129", "timeout-too-short", severity=ERROR, family="hang", specificity=10, at_most=LIKELY)
-def examine(verdict: Verdict) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
+    if log is not None and log.busy is not None:
+        yield _still_busy(log, log.busy)
+    if verdict is None:
+        return
     for incident in verdict.of_kind(IncidentKind.ABSENT):
         silence = incident.silence
         if silence is not None and silence.timed_out and (silence.phase or silence.seconds < SHORT_TIMEOUT_SECONDS):
             yield _finding(verdict, incident)
     for incident in verdict.of_kind(IncidentKind.GAVE_UP):
         yield _unrecorded(verdict, incident)
+
+
+def _still_busy(log: LogFacts, bar: Clue) -> Finding:
+    """Whoever drew the bar had not come to the barrier in which others gave up."""
+    waited = list(log.timeouts.values()) or log.unnumbered
+    waiting = sorted({clue.rank for clue in waited if clue.rank >= 0})
+    work = f"{bar.numbers[0]} of {bar.numbers[1]} of {f'`{bar.operation}`' if bar.operation else 'its work'}"
+    limit = f" for {seconds(waited[0].numbers[1] / 1000)}" if waited[0].numbers[1] else ""
+    barrier = waited[0].operation == "BARRIER" or waited[0].numbers[2] == 1
+    gave_up = f"{named(waiting) if waiting else 'others'} gave up waiting in {'a barrier' if barrier else 'an all_reduce'}{limit}"
+    return from_line(
+        bar,
+        f"was at {work} when {gave_up}" if bar.rank >= 0 else f"{gave_up} while a rank was at {work}",
+        who(bar),
+        POSSIBLE,
+        "it was still drawing its progress bar"
+        + ("; a barrier of NCCL is an all_reduce of one element" if barrier else ""),
+        Prescription(
+            "raise-the-timeout",
+            change="do that work before init_process_group, or pass that a longer timeout (a trainer's ddp_timeout)",
+        ),
+        specificity=25,
+    )
 
 
 def _unrecorded(verdict: Verdict, incident: Incident) -> Finding:
