@@ -38,6 +38,7 @@ def test_there_are_programs_of_all_families() -> None:
         "newer_mixed",
         "newest_mixed",
         "silent",
+        "wider_mixed",
     ]
 
 
