@@ -644,6 +644,7 @@ def barrier(rank: int, size: int = 1) -> str:
         (BAR + "\n" + barrier(1) + barrier(2), "DD129", ()),
         (BAR + barrier(2) + barrier(1), "DD129", ()),  # the bar leaves the line open
         ("[default0]:" + BAR + "[default2]:" + barrier(2), "DD129", (0,)),
+        ("[INFO | data] | " + BAR + "\n" + barrier(1), "DD129", ()),
         (BAR + "\n" + barrier(0) + barrier(1), "DD122", (0, 1)),  # who draws bars most likely waits itself
         (BAR.replace("26/67", "67/67") + "\n" + barrier(1), "DD122", (1,)),
         (BAR.replace("Preparing set...", "Epoch 1") + "\n" + barrier(1), "DD122", (1,)),
