@@ -265,7 +265,7 @@ class _Bars:
     def see(self, number: int, line: str) -> None:
         if self._timed_out:
             return
-        if "%|" in line and (bar := _BAR.search(_without_prefixes(line))):
+        if "%|" in line and (bar := _bar_in(_without_prefixes(line))):
             self._bar = (number, line, bar)
         if "Watchdog caught" in line:
             self._timed_out = number
@@ -279,6 +279,13 @@ class _Bars:
         if done < total:
             what = bar[1].strip()
             yield Clue(ClueKind.BUSY, bar[0][:200], printed.of(line), (done, total), line_number=number, operation=what)
+
+
+def _bar_in(words: str) -> re.Match[str] | None:
+    """The first bar of a line, with up to 200 letters before it."""
+    at = words.find("%|")
+    before = max(at - 200, words.rfind("|", 0, max(at, 0)) + 1, 0)
+    return _BAR.match(words[before : at + 450])
 
 
 class _EndsOfLog:

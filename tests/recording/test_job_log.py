@@ -644,6 +644,7 @@ def barrier(rank: int, size: int = 1) -> str:
         (BAR + "\n" + barrier(1) + barrier(2), "DD129", ()),
         (BAR + barrier(2) + barrier(1), "DD129", ()),  # the bar leaves the line open
         ("[default0]:" + BAR + "[default2]:" + barrier(2), "DD129", (0,)),
+        ("[INFO | data] | " + BAR + "\n" + barrier(1), "DD129", ()),
         (BAR + "\n" + barrier(0) + barrier(1), "DD122", (0, 1)),  # who draws bars most likely waits itself
         (BAR.replace("26/67", "67/67") + "\n" + barrier(1), "DD122", (1,)),
         (BAR.replace("Preparing set...", "Epoch 1") + "\n" + barrier(1), "DD122", (1,)),
@@ -673,3 +674,16 @@ def test_what_is_worth_a_look_depends_on_the_signal(code: int, look: str) -> Non
     (finding,) = told(f"[ERROR] [launch.py:321:sigkill_handler] ['python', 'x.py'] exits with return code = {code}\n")
 
     assert look in finding.prescriptions[0].change
+
+
+def test_a_port_that_was_in_use_long_before_the_error_is_not_its_cause() -> None:
+    taken = (
+        "[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:2222 (errno: 98 - Address already in use).\n"
+        "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address.\n"
+    )
+    steps = "step 1 loss 0.5\n" * 300
+
+    assert verdicts(taken + steps + "[rank1]: ValueError: empty batch\n") == [("DD110", (1,))]
+    assert verdicts("[rank1]: ValueError: empty batch\n" + taken) == [("DD110", (1,))]
+    (finding,) = told(taken + steps)
+    assert (finding.code, finding.confidence) == ("DD605", POSSIBLE)

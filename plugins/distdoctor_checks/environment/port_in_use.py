@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Prescription, Stalls
-from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line, who
+from distdoctor.diagnosis.hang.in_logs import GOES_ON_LINES, LogFacts, from_line, who
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import from_exception
@@ -33,9 +33,8 @@ _IN_USE = re.compile(
 
 @check("DD605", "port-in-use", severity=ERROR, stands_alone=True, stalls=Stalls.FOREVER, specificity=30)
 def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts | None) -> Iterator[Finding]:
-    refused = log.lines(ClueKind.PORT_TAKEN) if log is not None else []
-    if refused:
-        yield _refused(next((clue for clue in refused if clue.site), refused[0]))
+    if log is not None and (refused := log.lines(ClueKind.PORT_TAKEN)):
+        yield _refused(next((clue for clue in refused if clue.site), refused[0]), log)
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
         if incident.ending is not None and (title := _taken(incident.ending.words)):
             yield from_exception(incident, title, Prescription("free-port"), whose="torch's")
@@ -51,14 +50,19 @@ def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts
         )
 
 
-def _refused(clue: Clue) -> Finding:
-    """Torch's store logs that it cannot listen, with the port in lines of their own, before it raises."""
-    title = (
-        f"port {clue.numbers[0]} is in use" if clue.numbers else "the store cannot listen where the ranks are to meet"
-    )
-    confidence = LIKELY if clue.numbers else POSSIBLE
+def _refused(clue: Clue, log: LogFacts) -> Finding:
+    """Torch's store logs that it cannot listen, with the port in lines of their own, before it raises. A script may take another
+    port then, and have trouble of its own later, or have had it before."""
+    own = log.own_error
+    was_it = not log.goes_on_after(clue) and (own is None or 0 < own.line_number - clue.line_number < GOES_ON_LINES)
     return from_line(
-        clue, title, who(clue), confidence, "torch's store says so", Prescription("free-port"), specificity=90
+        clue,
+        f"port {clue.numbers[0]} is in use" if clue.numbers else "the store cannot listen where the ranks are to meet",
+        who(clue),
+        LIKELY if was_it and clue.numbers else POSSIBLE,
+        "torch's store says so" + ("" if was_it else "; the log goes on: another port may have been taken"),
+        Prescription("free-port"),
+        specificity=90 if was_it else 10,
     )
 
 
