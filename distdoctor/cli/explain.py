@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -47,8 +46,9 @@ def page_of_rule(code: str) -> str:
 def _page_of_state(code: str) -> str:
     """The page of what is a code and no check; "" for anything else."""
     from distdoctor.diagnosis import not_examined
+    from distdoctor.diagnosis.handbook import page_of
 
-    page = inspect.cleandoc(not_examined.__doc__ or "")
+    page = page_of(not_examined.__name__)
     return page if code.lower() in page.partition(":")[0].lower().split() else ""
 
 

@@ -187,7 +187,8 @@ def _report(seen: Seen, sources: TextsRead, rules: Iterable[Rule], form: str, pl
     from distdoctor.recording.recording import Job
 
     if form == "text":
-        return text.render(seen, len(sources.texts), plugins.remedies)
+        unread = len(sources.unread) + len(seen.unread)
+        return text.render(seen, len(sources.texts) - len(seen.unread), unread, plugins.remedies)
     diagnosis = Diagnosis(
         job=Job(),
         findings=seen.findings,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any, Protocol, Self
 
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import CERTAIN, Confidence, Finding, Severity, Stalls
+from distdoctor.diagnosis.handbook import page_of
 from distdoctor.errors import PluginTrouble
 from distdoctor.recording.recording import Job, Recording
 
@@ -65,7 +65,7 @@ class Check:
     @property
     def handbook(self) -> str:
         """The page of the handbook: the docstring of the check's file."""
-        return inspect.cleandoc(sys.modules[self.module].__doc__ or "")
+        return page_of(self.module)
 
     @property
     def area(self) -> str:

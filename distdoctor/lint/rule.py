@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.finding import LIKELY, Confidence, Finding, Place, Prescription, Severity
+from distdoctor.diagnosis.handbook import page_of
 from distdoctor.diagnosis.source.edits import Edit, lines_of
 from distdoctor.diagnosis.source.source_file import Scope, lineno
 from distdoctor.lint.program import ParsedFiles
@@ -48,7 +47,7 @@ class Rule:
     @property
     def handbook(self) -> str:
         """The page of the handbook: the docstring of the rule's file."""
-        return inspect.cleandoc(sys.modules[self.module].__doc__ or "")
+        return page_of(self.module)
 
     @property
     def headline(self) -> str:

@@ -12,10 +12,11 @@ from distdoctor.lint.examine import Seen
 WIDTH = 112
 
 
-def render(seen: Seen, files: int, remedies: Mapping[str, Remedy]) -> str:
-    """The report as text. `files`: how many were examined; `remedies` describe the slugs that findings prescribe."""
+def render(seen: Seen, files: int, unread: int, remedies: Mapping[str, Remedy]) -> str:
+    """The report as text. `files`: how many were examined; `unread`: how many could not be; `remedies` describe the slugs that
+    findings prescribe."""
     lines = [line for finding in seen.findings for line in _block(finding, remedies)]
-    return "\n".join([*lines, _summary(seen, files)]) + "\n"
+    return "\n".join([*lines, _summary(seen, files, unread)]) + "\n"
 
 
 def _block(finding: Finding, remedies: Mapping[str, Remedy]) -> list[str]:
@@ -37,9 +38,10 @@ def _row(word: str, text: str) -> list[str]:
     return [f"  {word if number == 0 else '':<5} {row}" for number, row in enumerate(rows)]
 
 
-def _summary(seen: Seen, files: int) -> str:
+def _summary(seen: Seen, files: int, unread: int) -> str:
     what = f"{files} {'file' if files == 1 else 'files'}"
     counts = [(severity, sum(f.severity == severity for f in seen.findings)) for severity in reversed(Severity)]
     told = ", ".join(f"{n} {s.word}{'s' if n > 1 else ''}" for s, n in counts if n)
     more = f"; {len(seen.suppressed)} suppressed" if seen.suppressed else ""
+    more += f"; {unread} not read" if unread else ""
     return f"{told or 'no findings'} in {what}{more}"

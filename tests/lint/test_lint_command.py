@@ -125,7 +125,9 @@ def test_what_is_no_python_is_one_sentence_and_the_rest_goes_on(lint: Lint, fold
 def test_only_what_cannot_be_read_is_not_called_healthy(lint: Lint, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import torch\ndef f(:\n")
 
-    assert lint(".").code == 5
+    done = lint(".")
+
+    assert (done.code, done.out) == (5, "no findings in 0 files; 1 not read\n")
 
 
 def test_json_sarif_and_github_carry_the_same_findings(lint: Lint, folder: Path) -> None:

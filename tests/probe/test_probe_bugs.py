@@ -48,18 +48,21 @@ def test_ranks_whose_probes_all_break_train_together_as_before(tmp_path: Path) -
 def test_a_bug_in_one_function_is_told_and_changes_neither_result_nor_exit_code_nor_standard_error(
     tmp_path: Path,
 ) -> None:
-    """A few of the functions that `benchmarks/probe_bugs.py` goes through: of a save, every text, the start, the end."""
+    """A few of the functions that `benchmarks/probe_bugs.py` goes through."""
     sweep = Path(__file__).parents[2] / "benchmarks" / "probe_bugs.py"
-    functions = "checkpoints.stream:absolute,_begins_aside,writer:Texts.id,environment:_device_count,watch_end.at_exit"
+    functions = (
+        "checkpoints.stream:absolute,_begins_aside,writer:Texts.id,environment:_device_count,watch_end.at_exit,"
+        "optimizer_steps:_prepares,ModuleTrees._parameter,ModuleTrees._child"
+    )
     results = tmp_path / "results"
     command = [sys.executable, str(sweep), "--training", "checkpoints", "--only", functions, "--results", str(results)]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = ["| error | 5 | 0 | 0 |", "| memory | 5 | 0 | 0 |", "| slow | 5 | 0 | - |", "| interrupt | 5 | 0 | - |"]
+    rows = ["| error | 8 | 0 | 0 |", "| memory | 8 | 0 | 0 |", "| slow | 8 | 0 | - |", "| interrupt | 8 | 0 | - |"]
     assert done.stdout.splitlines()[-4:] == rows
-    assert len(results.read_text().splitlines()) == 20
+    assert len(results.read_text().splitlines()) == 32
 
 
 class Nameless(io.BytesIO):

@@ -1,0 +1,18 @@
+"""Pages of the handbook: each is the docstring of the file that it is about."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+
+
+def page_of(module: str) -> str:
+    """The docstring of a module that is loaded, also under `python -OO`, which drops docstrings; "" where it has none."""
+    loaded = sys.modules[module]
+    if loaded.__doc__ is None and sys.flags.optimize > 1:
+        try:
+            return ast.get_docstring(ast.parse(inspect.getsource(loaded))) or ""
+        except (OSError, TypeError):  # no source was installed
+            return ""
+    return inspect.cleandoc(loaded.__doc__ or "")
