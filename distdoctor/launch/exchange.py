@@ -109,17 +109,20 @@ class Exchange:
         return [recording for _, recording in self._got.values()]
 
     def take_last_words(
-        self, until: float, are_alive: Callable[[Sequence[int]], bool] = lambda hosts: False
+        self,
+        until: float,
+        are_alive: Callable[[Sequence[int]], bool] = lambda hosts: False,
+        are_lost: Callable[[Sequence[int]], bool] = lambda hosts: False,
     ) -> list[Recording]:
         """The bundle of each other host at its end. `until`: monotonic seconds up to which they are awaited, and somewhat longer
-        where of those that are left some `are_alive`."""
+        where of those that are left some `are_alive`; not where all of them `are_lost`."""
         self.join_attempt()
         while True:
             began = time.monotonic()
             self._look()
             found = {host: recording for host, (state, recording) in self._got.items() if state.endswith(FINAL)}
             self.silent = [host for host in self._others if host not in found]
-            if not self.silent or self._is_lost:
+            if not self.silent or self._is_lost or are_lost(self.silent):
                 return [*found.values()]
             # Fetching what was there takes long, and more has come: late is who was not there when we began.
             if began >= until and (began >= until + SLOW_SECONDS or not are_alive(self.silent)):

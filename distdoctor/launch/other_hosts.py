@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,7 +84,9 @@ class OtherHosts:
         if not self._host_0.is_ours:
             self._exchange.give(recording, final=True)
         others = self._exchange.take_last_words(
-            deadline, lambda hosts: self._presence.are_alive(hosts, LAST_SLACK_SECONDS)
+            deadline,
+            are_alive=lambda hosts: self._presence.are_alive(hosts, LAST_SLACK_SECONDS),
+            are_lost=lambda hosts: self._presence.are_lost(hosts, LAST_SLACK_SECONDS),
         )
         self._parting = 0.0 if self._host_0.is_ours else deadline
         if self._exchange.silent:
@@ -175,12 +177,13 @@ class OtherHosts:
 
     def await_survivors(self) -> None:
         """The same where we judge in the place of host 0."""
-        self._await_launchers(SURVIVORS_SECONDS, {host.host for host in self._presence.lost(LAST_SLACK_SECONDS)})
+        self._await_launchers(SURVIVORS_SECONDS)
 
-    def _await_launchers(self, seconds: float, lost: Container[str] = ()) -> None:
-        """Wait for so long for the launchers that write into our folder and are not `lost`."""
+    def _await_launchers(self, seconds: float) -> None:
+        """Wait for so long for the launchers that write into our folder and are not lost."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
+            lost = {host.host for host in self._presence.lost(LAST_SLACK_SECONDS)}
             others = (host for host in self._launchers_here() if host.name != self._name)
             if not any(host.still_runs for host in others if host.process.host not in lost):
                 return

@@ -170,6 +170,12 @@ class Presence:
             words = [self._heard[host][0] for host in hosts if host in self._heard]
             return not self._is_broken and any(word.host not in lost for word in words)
 
+    def are_lost(self, hosts: Iterable[int], slack: float = SLACK_SECONDS) -> bool:
+        """Whether all of these hosts were heard once, and are among the lost."""
+        lost = {one.host for one in self.lost(slack)}
+        with self._lock:
+            return all(host in self._heard and self._heard[host][0].host in lost for host in hosts)
+
     def misses_host_0(self, slack: float = SLACK_SECONDS) -> bool:
         """Whether the host that judges for many is among the lost."""
         with self._lock:

@@ -11,13 +11,14 @@ How we know      The loss is read on each rank when backward begins, before aver
 What to do       Check that rank's batch of that step first, then the layer: log or division of zero, too large a learning rate,
                  fp16 without a scaler, an empty mask in a softmax.
 When it is fine  Overflows that GradScaler skips are not reported. If the job itself skips such a step, and every rank steps
-                 with finite gradients afterwards, it is a note; so it is where the optimizer itself leaves such a step out.
+                 with finite gradients and losses afterwards, it is a note; so it is where the optimizer itself leaves it out.
 Source           torch.amp.GradScaler; torch.autograd.detect_anomaly names the operation at 20-160 % cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
@@ -68,6 +69,7 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
         return  # the next step tells whether the optimizer took it
     broken = [one for own in after.values() for one in own if one.number("non_finite")]
     spared = all(after[rank] for rank, _ in first) and (not broken or _is_over(gradients, broken))
+    spared = spared and not any(_loss_is_gone(own.updates, after[rank]) for rank, own in gradients.ranks.items())
     yield _left_out(_from_events(first, gradients)) if spared else _from_events(first, gradients)
 
 
@@ -78,6 +80,13 @@ def _steps_after(first: list[tuple[int, NonFinite]], gradients: Gradients) -> di
         rank: [one for one in own.updates if one.digested and one.step >= step and one.at_ns > at_ns]
         for rank, own in gradients.ranks.items()
     }
+
+
+def _loss_is_gone(own: Sequence[Update], after: Sequence[Update]) -> bool:
+    """Whether a loss that was a number is none in any later step: the weights hold the NaN, though gradients that do not depend
+    on them are finite."""
+    are_gone = bool(after) and not any(math.isfinite(one.value("loss")) for one in after)
+    return are_gone and any(math.isfinite(one.value("loss")) for one in own)
 
 
 def _left_out(finding: Finding) -> Finding:

@@ -31,6 +31,13 @@ def test_an_infinity_that_the_optimizer_uses_is_an_error() -> None:
     assert (finding.severity, finding.confidence) == (ERROR, CERTAIN)
 
 
+def test_a_loss_that_stays_nan_is_an_error_though_gradients_do_not_depend_on_the_weights() -> None:
+    lost = {"loss": float("nan")}
+    (finding,) = _told(_overflow(trained_job().initial().step()).step(**lost).step(**lost))
+    assert (finding.severity, finding.confidence) == (ERROR, CERTAIN)
+    assert "no optimizer used it" not in finding.title
+
+
 def test_what_autograd_kept_names_the_layer_without_deep_looks() -> None:
     job = _overflow(trained_job().initial().step())
     job.note(NonFinite("infinity", "log after body (Linear)", step=2, backward=2), only=[0])
