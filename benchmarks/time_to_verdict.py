@@ -9,6 +9,7 @@ the right code and the right rank have been said. What was said before that is l
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import signal
@@ -19,6 +20,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
+
+import psutil
 
 TRAINING = """
 import os, re, signal, sys, threading, time
@@ -139,7 +142,18 @@ def _ranks(words: str) -> list[int]:
 
 
 def _end(running: subprocess.Popen[str]) -> None:
-    """The launcher ends its ranks on the second signal at once."""
+    """The launcher ends its ranks on the second signal at once; a stopped one, for which it waits longer, is killed here."""
+    try:
+        ranks = psutil.Process(running.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+    _signal(running)
+    for rank in ranks:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            rank.kill()
+
+
+def _signal(running: subprocess.Popen[str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if running.poll() is not None:
             return

@@ -231,7 +231,7 @@ def _beside(start: StateSnapshot, save: StateSnapshot) -> Iterator[Piece]:
         return  # they may have been brought back in another type
     alive = {digest for kind in start.document.digests.values() for digest in kind.values()}
     if alive.isdisjoint(saved.values()):
-        names = tuple(name.rpartition(" ")[0] for name in saved)
+        names = tuple(dict.fromkeys(name.rsplit(" ", 2)[0] for name in saved))
         yield Piece(BESIDE, names[:3], len(saved), len(saved), "none")
 
 

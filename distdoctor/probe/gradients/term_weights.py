@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
 from distdoctor.probe.compile_guard import watched
+from distdoctor.probe.gradients.loss_graph import saved_by
 
 _SUM = 2  # at::Reduction::Sum (torch 2.15)
 _SHAPES = (
@@ -30,24 +32,25 @@ def is_by_own_weight(factor: str, node: Any) -> bool:
 def _weights(node: Any) -> list[float]:
     """What the terms of a sum can weigh: each 1, or what a mask or weights give it."""
     name = type(node).__name__
-    if name.startswith("NllLoss") and getattr(node, "_saved_reduction", None) == _SUM:
-        return _total(getattr(node, "_saved_total_weight", None), 1)
+    if name.startswith("NllLoss"):
+        sums = getattr(node, "_saved_reduction", None) == _SUM
+        return _totals([getattr(node, "_saved_total_weight", None)], 1) if sums else []
     if name.startswith("DotBackward"):
-        return _total(getattr(node, "_saved_tensor", None)) or _total(getattr(node, "_saved_self", None))
+        return _totals(saved_by(node))
     if not name.startswith("SumBackward0"):
         return []
     terms = math.prod(getattr(node, "_saved_self_sym_sizes", ()))
     inner = node.next_functions[0][0]
     while inner is not None and type(inner).__name__.startswith(_SHAPES):
         inner = inner.next_functions[0][0]
-    if inner is None or not type(inner).__name__.startswith("MulBackward"):
-        return [float(terms)]
-    saved = (getattr(inner, f"_saved_{side}", None) for side in ("other", "self"))
-    return [float(terms), *(weight for one in saved for weight in _total(one, terms))]
+    multiplied = inner is not None and type(inner).__name__.startswith("MulBackward")
+    return [float(terms), *(_totals(saved_by(inner), terms) if multiplied else ())]
 
 
-def _total(weights: Any, terms: int | None = None) -> list[float]:
-    """The sum of a tensor of weights: on the CPU, one for each term."""
-    if not isinstance(weights, Tensor) or weights.device.type != "cpu" or weights.requires_grad:
-        return []
-    return [float(weights.detach().sum())] if terms in (None, weights.numel()) else []
+def _totals(weights: Iterable[Tensor | None], terms: int | None = None) -> list[float]:
+    """The sums of tensors of weights: plain ones on the CPU, with one weight for each term."""
+    return [
+        float(one.detach().sum())
+        for one in weights
+        if type(one) is Tensor and one.device.type == "cpu" and not one.requires_grad and terms in (None, one.numel())
+    ]

@@ -49,7 +49,7 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
                 made = module_made(sources.texts, apart[0])
                 peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), names)
                 yield _finding(gradients, peers, apart, made, _equal_on(found[apart[0]], ranks))
-        yield from _over_another_axis(gradients, optimizer, found)
+        yield from _over_another_axis(gradients, optimizer, found, sets)
 
 
 def _may_share_more(gradients: Gradients, optimizer: int, wrapped: Container[tuple[int, ...]]) -> bool:
@@ -58,10 +58,11 @@ def _may_share_more(gradients: Gradients, optimizer: int, wrapped: Container[tup
     return any(not one.agree or one.agree in wrapped for one in every if not one.flags & TensorFlag.BUFFER)
 
 
-def _over_another_axis(gradients: Gradients, optimizer: int, found: Courses) -> Iterator[Finding]:
+def _over_another_axis(
+    gradients: Gradients, optimizer: int, found: Courses, sets: Mapping[tuple[int, ...], frozenset[str]]
+) -> Iterator[Finding]:
     """Of a mesh whose one axis replicates the shards that the other splits: whole parameters that are kept equal over the axis
     that splits, and not over the one that replicates."""
-    sets = equal_sets(found)
     for replicating, shards in sets.items():
         for splitting, names in sets.items():
             if not _cross(replicating, splitting) or not _are_split(found, shards, splitting):

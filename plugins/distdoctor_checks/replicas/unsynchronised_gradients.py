@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, NOTE, POSSIBLE, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, WRAPPER
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
@@ -93,17 +93,17 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
 
 
 def _by_rounding(parting: ReplicaDivergence, error: float) -> Finding:
-    """The same numbers on all ranks, computed or sent in ways that round differently."""
+    """Other bits on each rank, but as far as was looked the same numbers, computed or sent in ways that round differently."""
     ranks = parting.peers.ranks
     return Finding(
-        title=f"{parting.when}: the gradients of {which(parting)} are the same on {named(ranks)} but for rounding "
-        f"(relative {error:.0e}), not bit for bit",
+        title=f"{parting.when}: the gradients of {which(parting)} are not the same bits on {named(ranks)}, but differ by no "
+        f"more than rounding where they were looked at (relative {error:.0e})",
         ranks=ranks,
         place=parting.site,
         places=places(parting),
         evidence=evidence(parting, relative_difference=error),
-        why="all ranks have these numbers from computations that round differently (sums in another order, a matrix that one "
-        "rank holds by columns and another by rows): each step adds a difference of this size to the weights",
+        why="the norms of all and the elements that were kept of some agree so far: computations that round differently (sums in "
+        "another order, a matrix that one rank holds by columns and another by rows) add such a difference in each step",
         prescriptions=(
             Prescription(
                 "all-reduce-gradients",
@@ -111,7 +111,7 @@ def _by_rounding(parting: ReplicaDivergence, error: float) -> Finding:
                 "and send it as it is stored (.contiguous())",
             ),
         ),
-        confidence=parting.confidence,
+        confidence=max(parting.confidence, LIKELY),  # that the bits differ is certain, that it is rounding is not
         severity=NOTE,
         at_ns=parting.at_ns,
         explains=(parting.key,),
