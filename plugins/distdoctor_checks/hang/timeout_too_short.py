@@ -7,8 +7,8 @@ Why it hurts     Hours of work end with a communication error, although communic
 How we know      The waiting ranks raised a timeout, and the calls of all ranks agree. The late rank was in a checkpoint, an
                  evaluation or a compilation (likely), came to the same call after they had given up (likely), or the timeout
                  was below two minutes (possible), where torch's defaults are 10 to 30. Where the wait is on no record (a key
-                 of the store), the others ran until they were ended. In
-                 a job's log, a progress bar that somebody still drew when others gave up in a barrier (possible).
+                 of the store), the others ran until they were ended. In a job's log, a progress bar that somebody still drew
+                 when others gave up in a barrier (possible).
 What to do       Give the group a longer timeout, or do the work before the group is created.
 When it is fine  Never: a rank that is really stuck is found without a short timeout.
 Source           torch.distributed.init_process_group(timeout=...), monitored_barrier(timeout=...).
