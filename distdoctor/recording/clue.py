@@ -28,6 +28,7 @@ class ClueKind(StrEnum):
     MISSED_BARRIER = "missed barrier"  # numbers: the ranks that did not come to a monitored_barrier
     WAITED = "waited"  # gloo gave up; numbers: milliseconds
     KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id; none where the scheduler says it
+    GIL_HELD = "GIL held"  # torch could not get the rank's interpreter lock when its watchdog had hung
     WARNING = "warning"  # of NCCL
     XID = "xid"  # of NVIDIA's driver about a GPU; numbers: its code, the process id (0: not told); operation: which device
     DIAGNOSTIC = (

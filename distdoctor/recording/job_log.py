@@ -30,6 +30,8 @@ from distdoctor.recording.stacks import is_users_path
 from distdoctor.recording.trace.layout import MOST_RANKS, ranks_of, whole_number
 
 LAUNCHER = "job log"
+OF_ALL = ("0", "default_pg", "PG 0", "PG ID 0 PG GUID 0")  # names of everybody's group in torch's lines
+ENDED_BY_TIMEOUT = "torch ended it because of a timeout"
 _NO_TEXT = {  # first bytes -> (what such a file is, what makes text of it)
     b"\x1f\x8b": ("packed by gzip", "zcat"), b"\x28\xb5\x2f\xfd": ("packed by zstd", "zstdcat"),
     b"\xfd7zXZ": ("packed by xz", "xzcat"), b"BZh": ("packed by bzip2", "bzcat"), b"PK\3\4": ("a zip archive", "unzip -p"),
@@ -40,7 +42,7 @@ MOST_SENT = 4 << 30  # by the standard input: some seconds of reading
 _BLOCK = 1 << 20
 FIRST_LINES, LAST_LINES = 20_000, 80_000  # that tell something; a job that prints more of them repeats itself
 
-_INNER_RANK = re.compile(r"\[Rank (\d+)\]")
+_INNER_RANK = re.compile(r"\[[Rr]ank[ =](\d{1,9})\]")
 _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\.?\s{0,4}(\d+) vs (\d+)")
 _KEYS = re.compile(r"\bkeys?\b", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[\s'\",\]]+")
@@ -60,6 +62,12 @@ _WATCHDOG = re.compile(
     r"Watchdog caught collective operation timeout: Work\w{0,20}\((?=SeqNum|OpType)"
     r"(?:SeqNum=(\d{1,18}),)?(?: ?OpType=(\w{1,40})[,)])?"
 )
+# The same of backend nccl2, the default from torch 2.15 on, and of torchcomms: neither number nor operation.
+_NCCL2 = re.compile(
+    r"\[TC\]\[rank[ =]\d{1,9}\]\[(?:name=|comm )([^\]]{0,200})\] Operation timed out after (\d{1,18}) ms"
+)
+_ASYNC_ERROR = re.compile(r"^.{0,300}?\b[Aa]sync error(?: on rank \d{1,9})?: .")
+_GIL = "possible GIL induced hang"
 _ELEMENTS = re.compile(r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})[,)]")
 _TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,18})")
 _WORK = re.compile(
@@ -85,7 +93,10 @@ _ENDED = re.compile(
     r"(Worker) exit type: ([A-Z]{1,20}_ERROR)|"
     r"\*\*\* ((?:STEP|JOB) \S{1,60}) ON .{1,200}? DUE TO ([A-Z][A-Z ]{1,40})"
 )
-_TERMINATED = re.compile(r"Terminating the process after attempting to dump debug info, due to ([\w ]{1,80})")
+_TERMINATED = re.compile(
+    r"Terminating the process after attempting to dump debug info, due to ([\w ]{1,80})|"
+    r"Aborting process (?:on rank \d{1,9} )?due to (timeout)"
+)
 _CRASHED = re.compile(
     r"(?:Signal|Fatal Python error): (Segmentation fault|Bus error|Illegal instruction|Floating point exception)"
 )
@@ -97,6 +108,7 @@ _QUOTED = re.compile(
 # Where consoles, and Open MPI itself, break a line whose rest tells something.
 _OPEN_ENDS = ("Watchdog caught", "Watchdog caught collective operation timeout:", " exited on")
 _WARNING = re.compile(r"NCCL WARN .")
+_GAVE_UP = ("Watchdog caught", "] Operation timed out after ")
 _TAKEN = re.compile(
     r"server socket has failed to (?:bind|listen).{1,100}(?::(\d{1,5}) \(errno: \d{1,3} - Address already in use|"
     r"port: (\d{1,5}),.{1,60}EADDRINUSE)"
@@ -127,7 +139,8 @@ _TELLING = re.compile(
     r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode|"
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
     r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
-    r"time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|exit type|server socket"
+    r"\[TC\]\[rank|GIL induced|time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|"
+    r"exit type|server socket"
 )
 _TRAINING = re.compile(r"\b(?:loss|epochs?|tokens/s|samples/s|it/s|step)\b", re.IGNORECASE)
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
@@ -135,7 +148,8 @@ _TRAINING = re.compile(r"\b(?:loss|epochs?|tokens/s|samples/s|it/s|step)\b", re.
 _ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
 _PREFIX = r"(?:(?!Error|Exception|Warning)[^\"'()]){0,120}?"  # nothing of a message, which may name ranks as well
 _STRIPPED = re.compile(
-    rf"^(?:{_PREFIX}{_ACTOR})?{_PREFIX}(?:\[rank\s?\d+\]:?\s?|\[[A-Za-z_]{{1,40}}\d{{1,7}}\]:\s?|\[\d+,\d+\]<std\w+>:\s?)+|"
+    rf"^(?:{_PREFIX}{_ACTOR})?{_PREFIX}(?:(?<!\[TC\])\[rank\s?\d+\]:?\s?|\[[A-Za-z_]{{1,40}}\d{{1,7}}\]:\s?|"
+    r"\[\d+,\d+\]<std\w+>:\s?)+|"
     rf"^{_ACTOR}|^\s{{0,40}}\d+: |^\[?\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{{0,20}}\s(?:std(?:out|err) [FP] )?|"
     r"^rank\d{1,7}: |^\[pod/[^\]\s]{1,200}\] |^[a-z][\w.-]{0,100}\s{1,20}\| |^[a-z][a-z.-]{0,60}\d{1,6}[\w.-]{0,60}: "
 )
@@ -267,7 +281,7 @@ class _Bars:
             return
         if "%|" in line and (bar := _bar_in(_without_prefixes(line))):
             self._bar = (number, line, bar)
-        if "Watchdog caught" in line:
+        if any(words in line for words in _GAVE_UP):
             self._timed_out = number
 
     def last(self, printed: PrintedRanks) -> Iterator[Clue]:
@@ -370,7 +384,7 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
             yield Clue(ClueKind.DETAIL, words.strip()[:500], rank, line_number=number)
         if clue is None and raised is None:
             continue
-        if rank < 0 and clue is not None and clue.kind is ClueKind.TIMED_OUT:
+        if rank < 0 and clue is not None and clue.kind is ClueKind.TIMED_OUT and clue.group in ("", *OF_ALL):
             inner = _INNER_RANK.search(line)  # without a launcher's prefix there is nothing better
             rank = int(inner[1]) if inner else -1
         last = rank
@@ -425,7 +439,7 @@ def _with_groups(clues: tuple[Clue, ...]) -> tuple[Clue, ...]:
     only = {number: next(iter(names)) for number, names in groups.items() if len(names) == 1}
     return tuple(
         replace(clue, group=own.get((clue.rank, clue.numbers[0])) or only.get(clue.numbers[0], ""))
-        if clue.kind is ClueKind.TIMED_OUT
+        if clue.kind is ClueKind.TIMED_OUT and not clue.group
         else clue
         for clue in clues
     )
@@ -449,6 +463,12 @@ def _clue(words: str) -> Clue | None:
             numbers=(int(found[1] or -1), int(timeout[1]) if timeout else 0, *sizes),
             operation=found[2] or "",
         )
+    if found := _NCCL2.search(words):
+        return Clue(ClueKind.TIMED_OUT, "", numbers=(-1, int(found[2]), -1, -1), group=found[1])
+    if "NCCL operation timed out" in words or "NCCL communicator was aborted after a previous error" in words:
+        return Clue(ClueKind.TIMED_OUT, "", numbers=(-1, 0, -1, -1))
+    if _GIL in words:
+        return Clue(ClueKind.GIL_HELD, "")
     if found := _WORK.search(words):
         at, group = _WORK_AT.search(words[: found.start()]), _GROUP.search(words)
         enqueued, completed = (int(found[1]), int(found[2]))
@@ -465,14 +485,14 @@ def _clue(words: str) -> Clue | None:
         whose, how = (one for one in found.groups() if one)
         return Clue(ClueKind.ENDED, "", operation=f"{'a rank' if whose == 'sigkill_handler' else whose}, {how.strip()}")
     if found := _TERMINATED.search(words):
-        return Clue(ClueKind.ENDED, "", operation=f"torch ended it because of a {found[1].strip()}")
+        return Clue(ClueKind.ENDED, "", operation=f"torch ended it because of a {(found[1] or found[2]).strip()}")
     if found := _CRASHED.search(words):
         return Clue(ClueKind.ENDED, "", operation=found[1])
     if found := _XID.search(words):
         return Clue(ClueKind.XID, "", numbers=(int(found[2]), int(found[3] or 0)), operation=found[1])
     if _PEER_GONE.search(words):  # NCCL warns of it as well
         return Clue(ClueKind.PEER_GONE, "")
-    if _WARNING.search(words):
+    if _WARNING.search(words) or _ASYNC_ERROR.search(words):
         return Clue(ClueKind.WARNING, "")
     if _CANNOT_LISTEN in words:
         return Clue(ClueKind.PORT_TAKEN, "")

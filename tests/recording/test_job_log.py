@@ -687,3 +687,79 @@ def test_a_port_that_was_in_use_long_before_the_error_is_not_its_cause() -> None
     assert verdicts("[rank1]: ValueError: empty batch\n" + taken) == [("DD110", (1,))]
     (finding,) = told(taken + steps)
     assert (finding.code, finding.confidence) == ("DD605", POSSIBLE)
+
+
+def nccl2(rank: int, group: str = "0", prefix: str = "", ms: int = 600012) -> str:
+    """What backend nccl2 (torch 2.15) prints of a rank whose call timed out."""
+    start = f"[E1126 17:48:01.005271823 WorkNCCL.cpp:231] [TC][rank {rank}][comm {group}]"
+    end = f"[E1126 17:48:02.005271823 ProcessGroupNCCL.cpp:610] [TC][rank={rank}][name={group}] Aborting process on rank {rank}"
+    return (
+        f"{prefix}{start} Operation timed out after {ms} ms\n"
+        f"{prefix}{end} due to timeout - timeout watchdog detected operation timeout\n"
+    )
+
+
+JOINED_IN = "[rank2]: UserWarning: the data of epoch 3 are read again\n[rank2]: KeyboardInterrupt: \n"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("".join(nccl2(rank, prefix=f"[rank{rank}]:") for rank in range(3)), ("DD122", (0, 1, 2))),
+        (nccl2(0, prefix="[rank0]:") + nccl2(1, prefix="[rank1]:") + JOINED_IN, ("DD116", (2,))),
+        (
+            nccl2(0, prefix="[rank4]:") + nccl2(1, prefix="[rank5]:"),
+            ("DD122", (4, 5)),
+        ),  # one side is as large as the other
+        (nccl2(0) + nccl2(1), ("DD122", (0, 1))),  # no launcher's prefix
+        (nccl2(0, "tp_1", prefix="[rank2]:") + nccl2(1, "tp_1", prefix="[rank3]:"), ("DD122", (2, 3))),
+        (nccl2(0, "tp_1"), ("DD122", ())),  # counted in a group that is not everybody's
+        (nccl2(1, prefix="[rank1]:").partition("\n")[2], ("DD110", (1,))),
+    ],
+    ids=[
+        "all",
+        "one was elsewhere",
+        "many print nothing",
+        "inner ranks",
+        "of a smaller group",
+        "whose is not told",
+        "only its end",
+    ],
+)
+def test_timeouts_of_torchs_second_backend_of_nccl_are_read(text: str, verdict: tuple[str, tuple[int, ...]]) -> None:
+    assert verdicts(text) == [verdict]
+
+
+def test_the_line_in_which_a_timeout_of_nccl2_was_raised_is_the_place() -> None:
+    raised = (
+        '[rank1]:   File "/home/u/train.py", line 31, in step\n'
+        "[rank1]: torch.distributed.DistBackendError: NCCL operation timed out\n"
+    )
+
+    (finding,) = told(nccl2(0, prefix="[rank0]:") + nccl2(1, prefix="[rank1]:") + raised)
+
+    assert (finding.code, finding.ranks, finding.place.line) == ("DD122", (0, 1), 31)
+
+
+def test_what_nccl2_says_of_an_error_of_its_communicator_is_quoted() -> None:
+    start = (
+        "[rank1]:[E1126 17:48:01.0 ProcessGroupNCCLUtils.cpp:330] [TC][rank=1][name=0] nccl hit async error on rank 1: "
+    )
+
+    (finding,) = told(start + "unhandled cuda error\n")
+    assert (finding.code, finding.title, finding.ranks) == ("DD122", "NCCL warned: unhandled cuda error", (1,))
+    assert verdicts(start + "remote process exited or there was a network error\n") == [("DD110", ())]
+
+
+def test_a_lock_of_the_interpreter_that_torch_could_not_get_names_its_rank() -> None:
+    stuck = "[E1126 17:48:01.0 HeartbeatMonitor.cpp:236] [TC][rank 3][comm 0] "
+    text = (
+        f"[rank3]:{stuck}ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring.\n"
+        f"[rank3]:{stuck}Could not acquire GIL within 300 ms on exit, possible GIL induced hang\n"
+        f"[rank3]:{stuck}Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.\n"
+    )
+
+    (finding,) = told(text)
+
+    assert (finding.code, finding.ranks) == ("DD116", (3,))
+    assert "keeps it" in finding.title

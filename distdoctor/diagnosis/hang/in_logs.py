@@ -21,7 +21,7 @@ from distdoctor.diagnosis.hang.fingerprints import fingerprints
 from distdoctor.diagnosis.hang.in_ras import RasRanks
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
-from distdoctor.recording.job_log import LAUNCHER
+from distdoctor.recording.job_log import ENDED_BY_TIMEOUT, LAUNCHER, OF_ALL
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.ras_report import RasReport
 from distdoctor.recording.recording import RankEnd, Recording
@@ -82,7 +82,7 @@ class Disagreement:
 
     @property
     def where(self) -> str:
-        return f"#{self.number}{_of_group(self.group)}"
+        return f"#{self.number}{of_group(self.group)}"
 
     @property
     def table(self) -> str:
@@ -163,10 +163,12 @@ class LogFacts:
 
     @cached_property
     def unnumbered(self) -> list[Clue]:
-        """One timeout of each rank, where no watchdog prints the number of the call (torch before 1.13)."""
+        """One timeout of each rank, with its line of the source where that is told, where no watchdog prints the number of the
+        call (torch before 1.13, backend nccl2)."""
         first: dict[int, Clue] = {}
         for clue in self.lines(ClueKind.TIMED_OUT):
-            first.setdefault(clue.rank, clue)
+            known = first.setdefault(clue.rank, clue)
+            first[clue.rank] = replace(known, site=known.site or clue.site, group=known.group or clue.group)
         return [] if self.timeouts or self.of_several_groups else [first[rank] for rank in sorted(first)]
 
     @cached_property
@@ -287,13 +289,15 @@ class LogFacts:
 
     @cached_property
     def silent(self) -> tuple[int, ...]:
-        """Ranks that print elsewhere and whose watchdog did not time out, while those of all others did in one call."""
+        """Ranks that print elsewhere and whose watchdog did not time out, while those of all others did in one call, or in one
+        group where they number no calls."""
         calls = {(group, clue.numbers[0], clue.operation) for (group, _), clue in self.timeouts.items()}
-        seen = {rank for _, rank in (*self.timeouts, *self._struck)}
+        calls = calls or {(clue.group, -1, clue.operation) for clue in self.unnumbered}
+        seen = {rank for _, rank in (*self.timeouts, *self._struck)} | {clue.rank for clue in self.unnumbered}
         silent = tuple(rank for rank in range(self.recording.world_size) if rank not in seen)
-        if self.hides_lines:
+        if self.hides_lines or -1 in seen:
             return ()
-        everybodys = all("default_pg" in group or group in ("PG 0", "PG ID 0 PG GUID 0") for group, _, _ in calls)
+        everybodys = all("default_pg" in group or group in OF_ALL for group, _, _ in calls)
         return silent if everybodys and len(calls) == 1 and len(silent) < len(seen) else ()
 
     @cached_property
@@ -362,6 +366,12 @@ class LogFacts:
         return tuple(rank for rank, end in sorted(self.recording.job.ends.items()) if end.killed_for_memory)
 
     @cached_property
+    def other_ends(self) -> list[Clue]:
+        """What launchers and torch say of processes that ended, but for what follows from timeouts that the log shows."""
+        timed_out = bool(self.lines(ClueKind.TIMED_OUT))
+        return [one for one in self.lines(ClueKind.ENDED) if not (timed_out and one.operation == ENDED_BY_TIMEOUT)]
+
+    @cached_property
     def first_task(self) -> Clue | None:
         """What srun says of the tasks that ended badly, where they are ranks: of a crash rather than of an exit code."""
         bad = [c for c in self.lines(ClueKind.ENDED) if any(rank in self.first_ends for rank in c.numbers)]
@@ -428,7 +438,7 @@ def of_one_group(group: str) -> Confidence:
 
 def call_in(clue: Clue) -> str:
     """`ALLREDUCE #808 of PG ID 0 PG GUID 0(default_pg)`: what the line says that a rank timed out in."""
-    return f"{clue.operation or 'call'} #{clue.numbers[0]}{_of_group(clue.group)}"
+    return f"{clue.operation or 'call'} #{clue.numbers[0]}{of_group(clue.group)}"
 
 
 def who(clue: Clue) -> tuple[int, ...]:
@@ -440,7 +450,7 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}" + ("" if number == 1 else "s")
 
 
-def _of_group(group: str) -> str:
+def of_group(group: str) -> str:
     """` of default_pg`, ` of mesh_tp (PG ID 2 PG GUID 9)`: several groups may have one name, and everybody's is the only one."""
     match = _NAMED_GROUP.fullmatch(group)
     if match is None:

@@ -86,7 +86,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _task_ended(task, log)
     elif log.first_ends:
         yield from claimed([_ended(log.first_ends, log.left_alone)], 15)
-    elif ended := log.lines(ClueKind.ENDED):
+    elif ended := log.other_ends:
         yield _said_to_have_ended(ended[0])
     elif gone and not log.goes_on_after(gone[-1]):
         yield _peer_gone(gone)

@@ -26,7 +26,17 @@ from distdoctor.diagnosis.facts.lost_hosts import LostHosts
 from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
-from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, counted, from_line, of_one_group, who
+from distdoctor.diagnosis.hang.in_logs import (
+    LOOK,
+    LogFacts,
+    call_in,
+    claimed,
+    counted,
+    from_line,
+    of_group,
+    of_one_group,
+    who,
+)
 from distdoctor.diagnosis.hang.in_ras import failed_ranks, nothing_moves
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -168,9 +178,10 @@ def _of_several_groups(clues: list[Clue]) -> Finding:
 
 
 def _unnumbered(clues: list[Clue]) -> Finding:
+    shown = next((clue for clue in clues if clue.site), clues[0])
     return from_line(
-        clues[0],
-        f"timed out in {clues[0].operation or 'a call'}",
+        shown,
+        f"timed out in {shown.operation or 'a call'}{of_group(shown.group)}",
         [clue.rank for clue in clues if clue.rank >= 0],
         POSSIBLE,
         "the watchdogs do not print the number of the call, so whether the ranks were in the same one the log does not show",
@@ -180,7 +191,7 @@ def _unnumbered(clues: list[Clue]) -> Finding:
 
 
 def _warning(clue: Clue) -> Finding:
-    words = clue.words.partition("NCCL WARN ")[2]
+    words = re.split(r"NCCL WARN |[Aa]sync error[^:]{0,40}: ", clue.words, maxsplit=1)[-1]
     look = "search the log for what NCCL said before (NCCL_DEBUG=INFO), and dmesg and ibstat on that host"
     if _OF_A_KERNEL.search(words):
         look = "look for the kernel that failed: NCCL only met its error; CUDA_LAUNCH_BLOCKING=1 shows the line"

@@ -41,7 +41,7 @@ from distdoctor.diagnosis.finding import (
 )
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
-from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line, of_one_group, who
+from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line, of_group, of_one_group, who
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
@@ -98,7 +98,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     elif missed := log.lines(ClueKind.MISSED_BARRIER):
         yield _missed(missed[0])
     elif log.silent:
-        yield _silent(log.silent, list(log.timeouts.values()))
+        yield _silent(log.silent, list(log.timeouts.values()) or log.unnumbered)
+    yield from (_gil_held(clue) for clue in log.lines(ClueKind.GIL_HELD)[:1])
 
 
 def _absent(absence: Absence, waiting: Clue) -> Finding:
@@ -142,14 +143,31 @@ def _missed(clue: Clue) -> Finding:
 
 def _silent(silent: tuple[int, ...], timeouts: list[Clue]) -> Finding:
     first, others = timeouts[0], named(clue.rank for clue in timeouts)
+    call = f"{first.operation} #{first.numbers[0]}" if first.numbers[0] >= 0 else f"a call{of_group(first.group)}"
     return from_line(
         first,
-        f"printed no timeout, while {others} timed out in {first.operation} #{first.numbers[0]}: it had not come there",
+        f"printed no timeout, while {others} timed out in {call}: it had not come there",
         silent,
         POSSIBLE,
         "whoever waits for nobody prints nothing: it was held up elsewhere, or its lines are not in this log",
         Prescription("bound-the-wait", change=f"look at what {named(silent)} did; {LOOK}"),
         specificity=30,
+    )
+
+
+def _gil_held(clue: Clue) -> Finding:
+    whose = named(who(clue)) if clue.rank >= 0 else "that rank"
+    return from_line(
+        clue,
+        "torch could not get this rank's interpreter lock (GIL): a thread keeps it",
+        who(clue),
+        LIKELY,
+        "torch asked for it for 300 ms after its watchdog had stood for minutes; meanwhile no line of the rank's Python runs",
+        Prescription(
+            "bound-the-wait",
+            change=f"run `distdoctor hang-dump` while it stands: it names the thread, function and line of {whose} that keep it",
+        ),
+        specificity=50,
     )
 
 
