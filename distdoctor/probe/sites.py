@@ -111,3 +111,17 @@ def user_site() -> str:
     """The user's line that led here, "" when no frame is the user's."""
     frame = user_frame(sys._getframe(1))
     return site_of(frame) if frame is not None else ""
+
+
+def calling_site() -> str:
+    """The user's line that called the model: the innermost one outside every `forward` that is running, "" when there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    outside, walked = frame, frame
+    for _ in range(_WALK):
+        if walked is None:
+            break
+        if walked.f_code.co_name == "forward":
+            outside = walked.f_back
+        walked = walked.f_back
+    frame = user_frame(outside)
+    return site_of(frame) if frame is not None else user_site()

@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+
+from distdoctor.probe import sites
 
 
 @pytest.mark.job  # runs pip
@@ -26,3 +30,33 @@ def test_what_pip_installed_into_a_folder_of_its_own_is_no_users_file(tmp_path: 
     done = subprocess.run([sys.executable, str(script), *paths], capture_output=True, text=True, env=env, check=True)
 
     assert done.stdout.split() == ["False", "True", "True"]
+
+
+def test_the_line_that_calls_a_model_is_outside_of_every_forward() -> None:
+    seen: list[str] = []
+
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(sites.calling_site())
+            return x
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    model = Outer()
+
+    def loss() -> None:
+        model(torch.ones(1))
+
+    loss()
+    seen.append(sites.calling_site())
+
+    assert [text.split("\0")[2] for text in seen] == [
+        "loss",
+        "test_the_line_that_calls_a_model_is_outside_of_every_forward",
+    ]

@@ -1,4 +1,4 @@
-"""Where the user's source seeds or numbers a stream with the number of the rank or of the worker. Pure `ast`.
+"""Where the user's source seeds or numbers a stream, with the number of the rank or of the worker. Pure `ast`.
 
 rng = random.Random(42 + worker + self.rank)      # rank 0's worker 1 and rank 1's worker 0 get one seed
 reader = self.rank + worker                       # and here one number
@@ -13,6 +13,7 @@ from distdoctor.diagnosis.source.given_values import Line, lines_of_way, way_bac
 from distdoctor.diagnosis.source.rank_words import names_some_rank
 from distdoctor.diagnosis.source.source_file import last_word
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
+from distdoctor.recording.source_line import SourceLine
 
 _SEEDING = frozenset({"Random", "RandomState", "default_rng", "SeedSequence", "seed", "manual_seed", "seed_everything"})
 
@@ -28,6 +29,17 @@ def stream_seed(sources: Mapping[str, str], dataset: str) -> list[Line]:
         way for call in calls if (way := _way_to(program, call, lambda words: _rank(words) and _worker(words)))
     ]
     return lines_of_way(program, found[0]) if len(found) == 1 else []
+
+
+def worker_seed(sources: Mapping[str, str], dataset: str) -> SourceLine:
+    """The only line that seeds in a function given as `worker_init_fn`, else in the class `dataset`; else no line."""
+    program = program_of(sources)
+    calls = [call for file in program.files for call in file.nodes(ast.Call)]
+    given = {last_word(word.value) for call in calls for word in call.keywords if word.arg == "worker_init_fn"} - {""}
+    seeds = [call for call in calls if last_word(call.func) in _SEEDING]
+    found = [call for call in seeds if program.scope_of(call).name in given]
+    found = found or [call for call in seeds if dataset in _classes_of(program, call)]
+    return lines_of_way(program, found)[0][0] if len(found) == 1 else SourceLine()
 
 
 def summed_numbers(sources: Mapping[str, str], dataset: str) -> list[Line]:

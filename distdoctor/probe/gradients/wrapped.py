@@ -163,10 +163,10 @@ class WrapperWatch:
                 self._ambush.remove()
                 self._ambush = None
                 self._ambushes = AMBUSHES
-                self._note(Bypassed(type(module).__name__, self.context.step))
+                self._note(Bypassed(type(module).__name__, self.context.step), sites.calling_site())
 
         return passing
 
-    def _note(self, event: TraceEvent) -> None:
+    def _note(self, event: TraceEvent, site: str = "") -> None:
         trace = self.context.trace
-        trace.note(event, site=trace.texts.id(sites.user_site()))
+        trace.note(event, site=trace.texts.id(site or sites.user_site()))

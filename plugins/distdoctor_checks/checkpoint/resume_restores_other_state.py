@@ -31,6 +31,8 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
 from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards
 from distdoctor.diagnosis.checkpoint.restored import (
+    BESIDE,
+    COPIES,
     RNG,
     ROUNDED,
     WORDS,
@@ -42,6 +44,7 @@ from distdoctor.diagnosis.checkpoint.restored import (
 )
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.source.rebuilt import rebuilt_after
 from distdoctor.diagnosis.source.schedules import schedule_made_after
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -149,13 +152,20 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     places = (Place(load, ranks, "resumes from it"),) if load else ()
     of_schedule = load and any(piece.kind == SCHEDULE for piece in pieces)
     anew = schedule_made_after(recording.sources, load) if of_schedule else SourceLine()
+    of_copies = load and any(piece.kind in (COPIES, BESIDE) for piece in pieces)
+    rebuilt = rebuilt_after(recording.sources, load) if of_copies else SourceLine()
     return Finding(
         title=f"{named(ranks)} resumed from step {document.step} without restoring {_joined(pieces)}",
         ranks=ranks,
         confidence=LIKELY if meant else POSSIBLE,
         severity=NOTE if only_noise else WARNING,
-        place=load or first.save.site,
-        places=(*places, *((Place(anew, ranks, "makes a schedule anew"),) if anew else ()), saved),
+        place=rebuilt or load or first.save.site,
+        places=(
+            *((Place(rebuilt, ranks, "makes anew what was restored"),) if rebuilt else ()),
+            *places,
+            *((Place(anew, ranks, "makes a schedule anew"),) if anew else ()),
+            saved,
+        ),
         evidence={
             "saved_step": document.step,
             "run": first.save.run,

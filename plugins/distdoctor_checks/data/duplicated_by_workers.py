@@ -18,14 +18,16 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.iterable_data import copies_in_workers, same_streams
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.source.stream_shares import stream_share
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
 
 
 @check("DD307", "duplicated-by-workers", severity=ERROR, family="streams")
-def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
+def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
     known = {str(same.passes.one.made_line) for same in same_streams(orders, replicas)}  # told with its workers already
     copied: dict[str, list[LoaderPass]] = {}
     for passes in orders.by_rank.values():
@@ -34,17 +36,22 @@ def examine(orders: SampleOrders, replicas: Replicas) -> Iterator[Finding]:
             if line not in known and copies_in_workers(one) and all(one.rank != p.rank for p in copied.get(line, ())):
                 copied.setdefault(line, []).append(one)
     for found in copied.values():
-        yield _finding(found)
+        yield _finding(found, sources)
 
 
-def _finding(found: list[LoaderPass]) -> Finding:
+def _finding(found: list[LoaderPass], sources: Sources) -> Finding:
     one, ranks = found[0], tuple(p.rank for p in found)
+    share = stream_share(sources.texts, one.data.name, one.made_line)
+    dealt = (Place(share.dealt, ranks, "deals the stream out by rank, and not by worker"),) if share is not None else ()
     batches = copies_in_workers(one)
     return Finding(
         title=f"{named(ranks)} got every sample {one.workers} times: {one.data.name} yields the same stream in each worker",
         ranks=ranks,
-        place=one.made_line or one.loop_line,
-        places=(Place(one.made_line, ranks, f"the loader is created, {one.workers} workers, dataset {one.data.name}"),),
+        place=dealt[0].site if dealt else one.made_line or one.loop_line,
+        places=(
+            *dealt,
+            Place(one.made_line, ranks, f"the loader is created, {one.workers} workers, dataset {one.data.name}"),
+        ),
         evidence={"workers": one.workers, "batches_compared": batches, "dataset": one.data.name},
         why=f"each of {batches:,} different batches arrived {one.workers} times in a row, once from every worker",
         prescriptions=(

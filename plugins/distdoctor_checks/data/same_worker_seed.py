@@ -26,13 +26,15 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.data.worker_rng import Worker, WorkerRng
 from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.stream_seeds import worker_seed
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
 
 
 @check("DD308", "same-worker-seed", severity=WARNING)
-def examine(orders: SampleOrders, noise: WorkerRng, replicas: Replicas) -> Iterator[Finding]:
+def examine(orders: SampleOrders, noise: WorkerRng, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
     told: set[str] = set()
     for alike, found in (
         ("workers", _by_worker(orders, noise)),
@@ -43,7 +45,7 @@ def examine(orders: SampleOrders, noise: WorkerRng, replicas: Replicas) -> Itera
             line = str(next(iter(passes.values())).made_line)
             if line not in told:
                 told.add(line)
-                yield _finding(alike, passes, workers)
+                yield _finding(alike, passes, workers, sources)
 
 
 Found = tuple[dict[int, LoaderPass], list[Worker]]
@@ -108,9 +110,11 @@ def _by_rank(orders: SampleOrders, noise: WorkerRng, replicas: Replicas) -> Iter
                 yield passes, [first[0][0].only(min(shared)[0])]
 
 
-def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker]) -> Finding:
+def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker], sources: Sources) -> Finding:
     one, ranks = next(iter(passes.values())), tuple(passes)
     source = next(iter(workers[0].states))
+    seed = worker_seed(sources.texts, one.data.name)
+    seeds = (Place(seed, ranks, f"seeds the workers, alike in all {alike}"),) if seed else ()
     numbers = [worker.number for worker in workers]
     what = {
         "workers": f"workers {compress(numbers)} of {named(ranks)} draw the same augmentation",
@@ -123,8 +127,9 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker]) -
         ranks=ranks,
         severity=severity,
         confidence=CERTAIN,
-        place=one.made_line or one.loop_line,
+        place=seed or one.made_line or one.loop_line,
         places=(
+            *seeds,
             Place(one.made_line, ranks, f"the loader is created, {one.workers} workers"),
             Place(one.loop_line, ranks, "iterates it for training"),
         ),

@@ -203,9 +203,8 @@ def _norm_line(sources: Sources, scaling: SourceLine) -> SourceLine:
     if not isinstance(function, ast.FunctionDef):
         return SourceLine()
     lines = _own_lines(sources.texts[scaling.path], function)
-    found = [
-        number for number, text in lines.items() if number < scaling.line and any(word in text for word in _SQUARES)
-    ]
+    above = range(function.body[0].lineno, scaling.line)  # not its own name
+    found = [number for number in above if any(word in lines[number] for word in _SQUARES)]
     return SourceLine(scaling.path, found[0], scaling.function) if found else SourceLine()
 
 

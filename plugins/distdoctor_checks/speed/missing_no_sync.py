@@ -69,14 +69,17 @@ class Repeated:
 def examine(gradients: Gradients, calls: Collectives, timing: Timing | None, sources: Sources) -> Iterator[Finding]:
     found = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated(log)) is not None}
     if found and len({(one.micro_steps, one.fewest) for one in found.values()}) == 1:
-        yield _finding(found, _seconds(timing, found), _edits(gradients, found, sources))
+        guard = _guard_of_ddp(sources, found[min(found)].update.loss_site)
+        yield _finding(found, _seconds(timing, found), _edits(gradients, found, sources), guard)
     sharded = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated_shards(log)) is not None}
     guard = _guard(sources, sharded[min(sharded)].update.loss_site) if sharded else SourceLine()
     if guard:
         yield _unguarded(sharded, guard)
 
 
-def _finding(found: dict[int, Repeated], saved: tuple[float, ...], edits: tuple[Edit, ...]) -> Finding:
+def _finding(
+    found: dict[int, Repeated], saved: tuple[float, ...], edits: tuple[Edit, ...], guard: SourceLine
+) -> Finding:
     first, ranks = found[min(found)], tuple(sorted(found))
     site = first.update.loss_site
     return Finding(
@@ -87,6 +90,11 @@ def _finding(found: dict[int, Repeated], saved: tuple[float, ...], edits: tuple[
         place=site,
         places=(
             Place(site, ranks, f"backward, {first.times} times per step"),
+            *(
+                (Place(guard, ranks, "means to average once per step, around which the forward must be as well"),)
+                if guard
+                else ()
+            ),
             Place(first.update.site, ranks, "the optimizer steps"),
         ),
         evidence={
@@ -183,6 +191,11 @@ def _guard(sources: Sources, loss: SourceLine) -> SourceLine:
     source = sources.texts.get(loss.path, "")
     if any(word in source for word in _OF_FULLY_SHARD):
         return SourceLine()
+    return _guard_of_ddp(sources, loss)
+
+
+def _guard_of_ddp(sources: Sources, loss: SourceLine) -> SourceLine:
+    """The line near the backward pass that leaves out the averages of DistributedDataParallel."""
     return next((line for word in _OF_DDP if (line := line_with(sources.texts, loss, word))), SourceLine())
 
 

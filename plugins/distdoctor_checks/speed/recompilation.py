@@ -24,6 +24,7 @@ from typing import NamedTuple
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.events import RankEvents
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.padding import padded_to_longest
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, Recording, SourceLine
 from distdoctor.recording.source_texts import line_of
@@ -77,15 +78,17 @@ def _finding(worst: Mapping[int, Recompiled], recording: Recording) -> Finding:
     guard = _GUARD.search(last.reason)
     reason = guard[1].strip() if guard else last.reason.partition(": ")[2] or last.reason
     asked = _line_of(guard, recording) if guard else SourceLine()
+    padded = padded_to_longest(recording.sources) if "size mismatch" in reason else SourceLine()
     state = _STATE.match(reason)
     return Finding(
         title=f"torch.compile recompiled one function {len(most.versions)} times in {len(most.steps)} steps, "
         f"{most.seconds:.1f} s{' and in different steps on each rank' if apart else ''}",
         ranks=ranks,
         confidence=LIKELY,
-        place=asked or last.site,
+        place=asked or padded or last.site,
         places=(
             *((Place(asked, ranks, f"asks for what must stay: `{reason}`"),) if asked else ()),
+            *((Place(padded, ranks, "pads each batch to its own length"),) if padded else ()),
             Place(last.site, ranks, "the recompiled function"),
         ),
         evidence={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.stream_seeds import summed_numbers
+from distdoctor.diagnosis.source.stream_seeds import summed_numbers, worker_seed
 
 CLASS = """class Stream(IterableDataset):
     def __iter__(self):
@@ -27,3 +27,21 @@ def test_a_sum_of_rank_and_worker_is_found(number: str) -> None:
 )
 def test_a_number_of_its_own_for_every_reader_is_none(number: str) -> None:
     assert summed_numbers({"/job/data.py": CLASS.format(number=number)}, "Stream") == []
+
+
+WORKERS = """def seeded(worker_id):
+    base = 2024
+    get_worker_info().dataset.rng.seed(base + worker_id)
+
+
+def main():
+    random.seed(0)
+    return DataLoader(Crops(), num_workers=2{given})
+"""
+
+
+def test_the_line_that_seeds_in_a_worker_init_fn_is_found() -> None:
+    given = {"/job/train.py": WORKERS.format(given=", worker_init_fn=seeded")}
+
+    assert worker_seed(given, "Crops").line == 3
+    assert not worker_seed({"/job/train.py": WORKERS.format(given="")}, "Crops")

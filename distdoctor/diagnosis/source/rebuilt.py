@@ -1,0 +1,48 @@
+"""What the user's source restores from a checkpoint and then makes anew, which throws away what was restored. Pure `ast`.
+
+self.ema.set_state(checkpoint["ema"])
+...
+self.ema = EMATracker(self.model)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from distdoctor.diagnosis.source.source_file import Scope
+from distdoctor.diagnosis.source.user_program import program_of
+from distdoctor.recording.source_line import SourceLine
+
+_MAKERS = ("__init__", "__post_init__", "setup", "build")  # they run before a load
+
+
+def rebuilt_after(sources: Mapping[str, str], load: SourceLine) -> SourceLine:
+    """The one line that makes anew what the function of a load restores into an object; else no line."""
+    program = program_of(sources)
+    loading = [s for s in program.scopes.values() if s.path == load.path and s.node is s.file.function_at(load.line)]
+    restored = {name for scope in loading for name in _restored(scope)}
+    classes = {scope.class_name for scope in loading}
+    found = [
+        (scope, node)
+        for scope in program.scopes.values()
+        if scope.class_name in classes and not scope.name.startswith(_MAKERS)
+        for node in scope.assigns
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if any(ast.unparse(target) in restored for target in node.targets)
+        if scope not in loading or node.lineno > load.line
+    ]
+    if len(found) != 1:
+        return SourceLine()
+    scope, node = found[0]
+    return SourceLine(scope.path, node.lineno, scope.traceback_name)
+
+
+def _restored(scope: Scope) -> set[str]:
+    """`self.ema` of `self.ema.set_state(checkpoint["ema"])`."""
+    return {
+        ast.unparse(call.func.value)
+        for call in scope.calls
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name | ast.Attribute)
+        if any(isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Constant) for one in call.args)
+    }
