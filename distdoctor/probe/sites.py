@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from types import FrameType
 
 import torch
@@ -113,14 +113,15 @@ def user_site() -> str:
     return site_of(frame) if frame is not None else ""
 
 
-def calling_site() -> str:
-    """The user's line that called the model: the innermost one outside every `forward` that is running, "" when there is none."""
+def calling_site(modules: Container[int]) -> str:
+    """The user's line that called into a model: the innermost one outside every `forward` that is running and every method of
+    these modules, which are given by their ids; "" when there is none."""
     frame: FrameType | None = sys._getframe(1)
     outside, walked = frame, frame
     for _ in range(_WALK):
         if walked is None:
             break
-        if walked.f_code.co_name == "forward":
+        if walked.f_code.co_name == "forward" or id(walked.f_locals.get("self")) in modules:
             outside = walked.f_back
         walked = walked.f_back
     frame = user_frame(outside)

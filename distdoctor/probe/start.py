@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from distdoctor.probe import attempts, wrappers
+from distdoctor.probe import attempts, own_modules, wrappers
 from distdoctor.probe.ancestry import is_in_a_job_of_a_rank
 from distdoctor.probe.checkpoints import around_torch as checkpoints
 from distdoctor.probe.collectives import flight
@@ -140,6 +140,7 @@ def _open(rank: Rank, number: int, world_size: int, *, joining: bool = False) ->
     if "environment" in rank.streams:
         path = os.path.join(rank.folder, file_stem(number, attempt) + ".json")
         rank.guarded(environment.write)(rank, trace, path)
+        rank.guarded(own_modules.install)(rank)
         rank.guarded(deprecated.install)(rank)
     if "collectives" in rank.streams:
         rank.guarded(collectives.install)(rank, trace)

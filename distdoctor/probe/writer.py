@@ -199,7 +199,12 @@ class Texts:
     def _note_source(self, text: str) -> None:
         """With the first line of a source file goes the digest of the file: it may be edited before anybody reads the trace."""
         path, *rest = text.split(SITE_SEPARATOR)
-        if len(rest) != 2 or path in self._sources or not path.endswith(".py"):
+        if len(rest) == 2 and path.endswith(".py"):
+            self.note_source(path)
+
+    def note_source(self, path: str) -> None:
+        """The digest of a source file, once."""
+        if path in self._sources:
             return
         self._sources.add(path)
         try:

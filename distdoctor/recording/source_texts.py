@@ -26,26 +26,28 @@ class SourceTexts:
 
 
 def read_sources(paths: Iterable[str], ranks: Mapping[int, RankTrace]) -> SourceTexts:
-    """The files that are still there, and still what every rank ran, as far as the ranks noted it."""
+    """These files, and those of which the ranks noted that they had imported them, that are still there, and still what every
+    rank ran, as far as the ranks noted it."""
     ran = _digests(ranks)
-    texts, changed = {}, []
-    for path in sorted(set(paths)):
+    texts, changed, wanted = {}, [], set(paths)
+    for path in sorted(wanted | ran.keys()):
         data = _read(Path(path))
         if data is None:
             continue
         digests = ran.get(path, {})
         if len(digests) > 1:
             who = ", ".join(named(tuple(found)) for found in digests.values())
-            changed.append(f"ranks run different versions of {path} ({who}): its lines are not quoted")
+            changed += [f"ranks run different versions of {path} ({who}): its lines are not quoted"] * (path in wanted)
         elif digests and source_digest(data) not in digests:
-            changed.append(f"{path} was changed after it was recorded: its lines are not quoted")
+            changed += [f"{path} was changed after it was recorded: its lines are not quoted"] * (path in wanted)
         else:
             texts[path] = redacted_source(data.decode("utf-8", "replace"))
     return SourceTexts(texts, tuple(changed))
 
 
 def with_sources(recording: Recording) -> Recording:
-    """The recording with the text of each user file that its sites mention, as far as the files are still what the ranks ran."""
+    """The recording with the text of each user file that its sites mention or that was imported, as far as the files are still
+    what the ranks ran."""
     found = read_sources(_mentioned(recording) - recording.sources.keys(), recording.ranks)
     changed = tuple(Trouble(words) for words in found.changed)
     texts = {**recording.sources, **found.texts}

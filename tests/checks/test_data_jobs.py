@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,6 +197,63 @@ def test_splits_of_several_data_sets_that_are_put_together_are_looked_through() 
 
     recording, _ = replicas.watched(splits.split_by_each_rank, sets=3, alike=True)
     assert [one.title for one in found(recording) if one.code in ("DD303", "DD313")] == []
+
+
+SPLITS = """\
+import zlib
+
+
+def is_trained_on(name):
+    number = NUMBER
+    return number % 10 > 1
+"""
+TRAINS_ON_A_PART = """\
+import torch, torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from splits import is_trained_on
+
+dist.init_process_group("gloo")
+rows = torch.randn(6000, 12, generator=torch.Generator().manual_seed(0))
+kept = rows[[number for number in range(6000) if is_trained_on(f"PT-{number:04d}")]]
+data = TensorDataset(kept, kept[:, :4].argmax(1))
+sampler = DistributedSampler(data, drop_last=True)
+loader = DataLoader(data, batch_size=16, sampler=sampler)
+model = DistributedDataParallel(torch.nn.Linear(12, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for _, (inputs, targets) in zip(range(6), loader):
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+del model, optimizer
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("number", ["hash(name)", "zlib.crc32(name.encode())"])
+def test_a_part_that_each_process_picks_by_a_hash_of_its_own_is_told_with_the_line_in_another_module(
+    number: str, tmp_path: Path
+) -> None:
+    (tmp_path / "splits.py").write_text(SPLITS.replace("NUMBER", number))
+    (tmp_path / "train.py").write_text(TRAINS_ON_A_PART)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    subprocess.run(
+        [sys.executable, "-m", "distdoctor", "run", "--nproc", "2", "-o", "report.json", "train.py"],
+        cwd=tmp_path, env=environment, timeout=120, check=False, capture_output=True,
+    )  # fmt: skip
+    findings = json.loads((tmp_path / "report.json").read_text())["findings"]
+
+    if number != "hash(name)":
+        assert findings == []
+        return
+    (finding,) = findings
+    assert (finding["code"], finding["ranks"], finding["confidence"]) == ("DD313", [0, 1], "likely")
+    assert (finding["place"]["path"], finding["place"]["line"]) == (str(tmp_path / "splits.py"), 5)
 
 
 def assert_split_is_named(recording: Recording) -> None:

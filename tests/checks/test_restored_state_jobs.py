@@ -19,11 +19,12 @@ from distdoctor.recording.recording import Job
 
 pytestmark = pytest.mark.job
 
-STAGES = (
-    "scheduler",
-    "",
-    "optimizer",
-)  # what is forgotten: an optimizer that begins anew is a second stage of training
+STAGES = {  # what is forgotten -> what is said: an optimizer and its schedule that begin anew are a second stage of training
+    "scheduler": "the schedule",
+    "optimizer": "the optimizer's state",
+    "": "",
+    "optimizer+scheduler": "",
+}
 
 
 def run(
@@ -86,18 +87,19 @@ def test_a_job_that_restores_everything_is_silent_and_trains_the_same_to_the_las
     assert run(saved, "unwatched", "collectives", resumes=True) == looked_at
 
 
-def test_a_schedule_that_begins_anew_within_one_run_is_named_and_a_second_stage_is_not(tmp_path: Path) -> None:
+def test_a_piece_that_begins_anew_within_one_run_is_named_and_a_second_stage_is_not(tmp_path: Path) -> None:
     trained = {
         forgets: run(tmp_path, forgets or "whole", job=jobs.twice_in_one_run, forgets=forgets) for forgets in STAGES
     }
 
-    (finding,) = found(tmp_path, "scheduler")
-
-    assert finding.title == "ranks 0-1 resumed from step 5 without restoring the schedule"
-    assert (finding.severity, finding.confidence) == (WARNING, LIKELY)
-    assert "# all of it" in Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
-    for forgets in STAGES[1:]:
-        assert found(tmp_path, forgets or "whole") == []
+    for forgets, what in STAGES.items():
+        findings = found(tmp_path, forgets or "whole")
+        assert [one.title for one in findings] == [f"ranks 0-1 resumed from step 5 without restoring {what}"] * bool(
+            what
+        )
+        for one in findings:
+            assert (one.severity, one.confidence) == (WARNING, LIKELY)
+            assert "# all of it" in Path(one.place.path).read_text("utf-8").splitlines()[one.place.line - 1]
     assert run(tmp_path, "unwatched", "collectives", job=jobs.twice_in_one_run) == trained[""]
 
 

@@ -146,7 +146,11 @@ def resumable(rank: int, world_size: int, *, folder: str, resumes: bool = False,
         saved = torch.load(path, map_location="cpu", weights_only=True)  # all of it
         for name, part in whole.items():
             forgotten = forgets == f"{name} on rank 1" and rank == 1
-            if name != forgets and not forgotten and not (name == "model" and forgets in ("buffers", "precision")):
+            if (
+                name not in forgets.split("+")
+                and not forgotten
+                and not (name == "model" and forgets in ("buffers", "precision"))
+            ):
                 part.load_state_dict(saved[name])  # type: ignore[attr-defined]
         for name, parameter in net.named_parameters() if forgets in ("buffers", "precision") else ():
             value = saved["model"][name]

@@ -32,15 +32,15 @@ def test_what_pip_installed_into_a_folder_of_its_own_is_no_users_file(tmp_path: 
     assert done.stdout.split() == ["False", "True", "True"]
 
 
-def test_the_line_that_calls_a_model_is_outside_of_every_forward() -> None:
+def test_the_line_that_calls_a_model_is_outside_of_the_model() -> None:
     seen: list[str] = []
 
     class Inner(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append(sites.calling_site())
+            seen.append(sites.calling_site({id(model)}))
             return x
 
-    class Outer(nn.Module):
+    class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = Inner()
@@ -48,15 +48,20 @@ def test_the_line_that_calls_a_model_is_outside_of_every_forward() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.inner(x)  # type: ignore[no-any-return]
 
-    model = Outer()
+        def loss(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)  # type: ignore[no-any-return]
 
-    def loss() -> None:
+    model = Model()
+
+    def through_forward() -> None:
         model(torch.ones(1))
 
-    loss()
-    seen.append(sites.calling_site())
+    def through_a_method() -> None:
+        model.loss(torch.ones(1))
 
-    assert [text.split("\0")[2] for text in seen] == [
-        "loss",
-        "test_the_line_that_calls_a_model_is_outside_of_every_forward",
-    ]
+    through_forward()
+    through_a_method()
+    seen.append(sites.calling_site(()))
+
+    assert [text.split("\0")[2] for text in seen[:2]] == ["through_forward", "through_a_method"]
+    assert "test_the_line" in seen[2]

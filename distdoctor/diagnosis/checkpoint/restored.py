@@ -157,26 +157,28 @@ def _continued(
 
 def _gone_on_in_one_run(again: Mapping[int, StateSnapshot], own: list[StateSnapshot]) -> dict[int, Continuation]:
     """Ranks that built their optimizer anew and brought back weights and moments, but not the schedule or the copies of the model
-    that were saved with them.
+    that were saved with them; or weights and the position of a new schedule, but not the moments.
 
-    A new optimizer for the same weights is a second stage of training, and says nothing.
+    A new optimizer for the same weights, with a schedule that begins, is a second stage of training, and says nothing.
     """
     began = min((one.document.wall_ns for one in again.values()), default=0)
     moments = _moments([one for one in own if one.document.wall_ns < began])
     found = _continued(again, moments, _Starts(own), set()) if moments else {}
-    forgot = {rank: [piece for piece in one.pieces if _was_saved(piece, one.save)] for rank, one in found.items()}
+    forgot = {rank: [piece for piece in one.pieces if _was_saved(piece, one)] for rank, one in found.items()}
     return {
         rank: replace(one, pieces=tuple(forgot[rank]))
         for rank, one in found.items()
         if forgot[rank]
-        and MOMENTS in one.restored
+        and (MOMENTS in one.restored or SCHEDULE in one.restored)
         and not any(piece.kind in (WEIGHTS, ROUNDED) for piece in one.pieces)
     }
 
 
-def _was_saved(piece: Piece, save: StateSnapshot) -> bool:
-    """Whether the save is known to hold this piece besides weights and moments."""
-    return piece.kind == BESIDE or (piece.kind == SCHEDULE and save.document.holds_schedule)
+def _was_saved(piece: Piece, one: Continuation) -> bool:
+    """Whether the save is known to hold this piece besides weights and moments, or whoever goes on from it needs the moments."""
+    if piece.kind == MOMENTS:
+        return SCHEDULE in one.restored
+    return piece.kind == BESIDE or (piece.kind == SCHEDULE and one.save.document.holds_schedule)
 
 
 def _share(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> float:

@@ -163,7 +163,7 @@ class WrapperWatch:
                 self._ambush.remove()
                 self._ambush = None
                 self._ambushes = AMBUSHES
-                self._note(Bypassed(type(module).__name__, self.context.step), sites.calling_site())
+                self._note(Bypassed(type(module).__name__, self.context.step), sites.calling_site(wanted))
 
         return passing
 

@@ -32,6 +32,8 @@ from distdoctor.diagnosis.data.splits import WORDS, split_key, split_line
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.hash_order import HASHES
+from distdoctor.diagnosis.source.text_hashes import hash_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
@@ -47,11 +49,13 @@ class Leak:
 
 
 @check("DD313", "rank-dependent-split", severity=ERROR, family="shares", specificity=1)
-def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
+def examine(orders: SampleOrders, replicas: Replicas, sources: Sources, recording: Recording) -> Iterator[Finding]:
     for known in replicas.sets:
         leak = _first_leak(orders, known)
         if leak is not None:
             yield _finding(leak, known, split_line(sources.texts))
+        else:
+            yield from _of_other_lengths(orders, known, sources, recording)
     yield from _reordered(orders)
 
 
@@ -135,6 +139,57 @@ def _reordered(orders: SampleOrders) -> Iterator[Finding]:
             if odd and len({one.sampler_rank for one in passes.values()}) == len(passes):
                 told.add(str(together.one.made_line))
                 yield _order_finding(passes, len({one.data.digest for one in passes.values()}))
+
+
+def _of_other_lengths(
+    orders: SampleOrders, known: ReplicaSet, sources: Sources, recording: Recording
+) -> Iterator[Finding]:
+    """Data of another length on each rank, of which samplers deal out shares by number as if they were one."""
+    for together in orders.together():
+        passes = {rank: one for rank, one in together.passes.items() if one.sharded and rank in known.ranks}
+        whole = {one.num_replicas for one in passes.values()} == {len(passes)} == {len(known.ranks)}
+        each = len({one.sampler_rank for one in passes.values()}) == len(passes)
+        lengths = {rank: one.length for rank, one in passes.items()}
+        if together.trains and whole and each and min(lengths.values()) > 0 and len(set(lengths.values())) > 1:
+            yield _length_finding(passes, known, sources, recording)
+            return
+
+
+def _length_finding(
+    passes: dict[int, LoaderPass], known: ReplicaSet, sources: Sources, recording: Recording
+) -> Finding:
+    one = passes[min(passes)]
+    hashes = len({recording.ranks[rank].environment.get(HASHES) for rank in passes}) > 1
+    hashed = hash_line(sources.texts) if hashes else SourceLine()
+    split = split_line(sources.texts)
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for rank, mine in passes.items():
+        by_length[mine.length].append(rank)
+    lengths = ", ".join(f"{length:,} on {named(ranks)}" for length, ranks in by_length.items())
+    return Finding(
+        title=f"{one.data.name} has another length on each rank ({lengths}), and samplers deal it out by number as one",
+        ranks=known.ranks,
+        confidence=LIKELY,
+        place=hashed or split or one.made_line or one.loop_line,
+        places=(
+            *((Place(hashed, known.ranks, "hash() of a text differs in every process"),) if hashed else ()),
+            *((Place(split, known.ranks, WORDS),) if split else ()),
+            Place(one.made_line, known.ranks, f"the loader is created, sampler {one.sampler_name}"),
+        ),
+        evidence={"lengths": {rank: mine.length for rank, mine in passes.items()}, "dataset": one.data.name},
+        why="each rank has put its data together in its own way, so sample number 0 of one rank may be another sample elsewhere: "
+        "some samples are drawn by several ranks, others by none",
+        prescriptions=(
+            Prescription(
+                "same-order-everywhere",
+                change="take a hash that is the same everywhere (zlib.crc32, hashlib), or split on rank 0 and broadcast the parts"
+                if hashed
+                else "",
+                effect="disjoint shards that cover the dataset",
+            ),
+        ),
+        at_ns=one.started_ns,
+    )
 
 
 def _order_finding(passes: dict[int, LoaderPass], different: int) -> Finding:
