@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -104,7 +105,7 @@ def read(paths: Iterable[str]) -> TextsRead:
     files = 0
     for path in paths:
         if path == "-":
-            sources.texts[STDIN] = sys.stdin.read()
+            _take(STDIN, sys.stdin.buffer.read(LARGEST_BYTES + 1), sources)
             files += 1
             continue
         if not Path(path).exists():
@@ -138,14 +139,23 @@ def _read_one(file: Path, sources: TextsRead) -> None:
     try:
         if not file.is_file():
             raise OSError("it is no regular file")
-        if file.stat().st_size > LARGEST_BYTES:
-            raise OSError(f"it has more than {LARGEST_BYTES >> 20} MiB")
-        raw = file.read_bytes()
+        with file.open("rb") as opened:
+            raw = opened.read(LARGEST_BYTES + 1)
+    except OSError as trouble:
+        sources.unread.append(f"{name} was not read: {trouble.strerror or trouble}")
+    else:
+        _take(name, raw, sources)
+
+
+def _take(name: str, raw: bytes, sources: TextsRead) -> None:
+    """Keep the text of a file, in the encoding that it declares."""
+    try:
+        if len(raw) > LARGEST_BYTES:
+            raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
         encoding = tokenize.detect_encoding(BytesIO(raw).readline)[0]
         sources.texts[name], sources.encodings[name] = raw.decode(encoding), encoding
-    except (OSError, SyntaxError, UnicodeDecodeError, LookupError) as trouble:
-        words = trouble.strerror if isinstance(trouble, OSError) and trouble.strerror else str(trouble)
-        sources.unread.append(f"{name} was not read: {words}")
+    except (ValueError, SyntaxError, LookupError) as trouble:
+        sources.unread.append(f"{name} was not read: {trouble}")
 
 
 def _patch(sources: TextsRead, seen: Seen) -> str:
@@ -171,13 +181,28 @@ def _write_fixes(sources: TextsRead, seen: Seen) -> None:
         if not count:
             continue
         try:
-            Path(path).write_bytes(after.encode(sources.encodings[path]))
+            _rewrite(path, after.encode(sources.encodings[path]))
         except (OSError, UnicodeEncodeError) as trouble:
             sources.unread.append(f"{path} was not written: {trouble}")
             continue
         sources.texts[path] = after
         total, files = total + count, files + 1
     deliver.notice(f"{total} {'edit' if total == 1 else 'edits'} in {files} {'file' if files == 1 else 'files'}")
+
+
+def _rewrite(path: str, content: bytes) -> None:
+    """Give a file of the user's new content, in its place: it keeps its owner, its mode and its links. OSError: there is no room
+    for it; the file is as it was."""
+    with open(path, "r+b") as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            os.posix_fallocate(file.fileno(), 0, len(content))
+        except OSError as trouble:
+            if trouble.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                file.truncate(before)
+                raise
+        file.write(content)
+        file.truncate()
 
 
 def _report(seen: Seen, sources: TextsRead, rules: Iterable[Rule], form: str, plugins: Plugins) -> str:

@@ -60,10 +60,11 @@ def _words(folder: Path, job: Job | None) -> str:
 def _said_live(folder: Path, attempt: int) -> str:
     """The first finding of whoever looked at it while it ran; "" where nobody did, or found nothing."""
     from distdoctor.diagnosis.said_live import said_in
-    from distdoctor.recording.seen_live import read_seen_live
+    from distdoctor.recording.seen_live import of_attempt, read_seen_live
     from distdoctor.report.verdict import sentence
 
-    accounts = [one for seen in read_seen_live(folder, attempt) if (one := said_in(seen.said)) is not None]
+    seen = of_attempt(read_seen_live(folder).values(), attempt)
+    accounts = [said for one in seen if (said := said_in(one.said)) is not None]
     findings = [finding for one in accounts for finding in (*one.stood, *one.told)]
     return f"{findings[0].code}: {sentence(findings[0])}" if findings else ""
 

@@ -17,6 +17,7 @@ from distdoctor.launch.watch import Watcher
 from distdoctor.recording.files import write_whole
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.trace.host_file import HostFile
+from distdoctor.recording.trace.run_folder import digest_of
 
 
 class OwnRecord:
@@ -56,4 +57,6 @@ class OwnRecord:
         seen = SeenLive(self.host.name, self._state.attempt, watcher.stacks_wall_ns, watcher.stacks, said.as_values())
         with contextlib.suppress(OSError):  # a full disk: what was written of the host says so
             write_whole(self._folder / seen.name, seen.to_json())
+            if not self.host.running:
+                self.write(digests={**self.host.digests, seen.name: digest_of(self._folder / seen.name)})
         return seen

@@ -6,7 +6,9 @@ seen-ID.json     by the launcher with that ID, or by `hang-dump`: the newest sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ from typing import Any
 import msgspec
 
 from distdoctor.errors import UnreadableRecording
-from distdoctor.recording.files import LARGEST_JSON, read_json
-from distdoctor.recording.foreign_values import MOST_VALUES, values_in_json
+from distdoctor.recording.files import LARGEST_JSON, read_bytes
+from distdoctor.recording.foreign_values import MOST_VALUES, parse_json, values_in_json
 from distdoctor.recording.stacks import Stacks
 
 PREFIX = "seen-"
 BY_HANG_DUMP = "hang-dump"
+_CHECK = re.compile(rb'\{"check":"([0-9a-f]{8})",')
+_ADDED = len('"check":"00000000",')
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,12 @@ class SeenLive:
         return f"{PREFIX}{self.by.removeprefix('host-').removesuffix('.json')}.json"
 
     def to_json(self) -> str:
-        """The text of its file; without the stacks where they would make it larger than what is read again."""
+        """The text of its file, with a checksum of what it says; without the stacks where they would make it larger than what is
+        read again."""
         text = msgspec.json.encode(self, enc_hook=_plain)
-        if len(text) > LARGEST_JSON or values_in_json(text) > MOST_VALUES:
+        if len(text) + _ADDED > LARGEST_JSON or values_in_json(text) >= MOST_VALUES:
             text = msgspec.json.encode(replace(self, stacks=None), enc_hook=_plain)
-        return text.decode()
+        return f'{{"check":"{zlib.crc32(text):08x}",{text[1:].decode()}'
 
 
 def _plain(value: Any) -> Any:
@@ -51,17 +56,27 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def read_seen_live(folder: Path, attempt: int) -> tuple[SeenLive, ...]:
-    """What the observers of this start left behind, the launchers' first, then the newest last."""
-    found = [one for path in sorted(folder.glob(f"{PREFIX}*.json")) for one in _read(path) if one.attempt == attempt]
+def read_seen_live(folder: Path) -> dict[str, SeenLive | None]:
+    """What the observers of every start left behind, by the names of their files; None where that cannot be read, or is not what
+    they wrote."""
+    return {path.name: _read(path) for path in sorted(folder.glob(f"{PREFIX}*.json"))}
+
+
+def of_attempt(accounts: Iterable[SeenLive | None], attempt: int) -> tuple[SeenLive, ...]:
+    """Those of one start, the launchers' first, then the newest last."""
+    found = [one for one in accounts if one is not None and one.attempt == attempt]
     return tuple(sorted(found, key=lambda one: (one.by == BY_HANG_DUMP, one.wall_ns)))
 
 
-def _read(path: Path) -> Iterator[SeenLive]:
+def _read(path: Path) -> SeenLive | None:
     try:
-        yield msgspec.convert(read_json(path, LARGEST_JSON), SeenLive, str_keys=True)
-    except (UnreadableRecording, msgspec.ValidationError):
-        return
+        content = read_bytes(path, LARGEST_JSON)
+        noted = _CHECK.match(content)  # older ones have none
+        if noted is not None and int(noted[1], 16) != zlib.crc32(b"{" + content[noted.end() :]):
+            return None
+        return msgspec.convert(parse_json(content), SeenLive, str_keys=True)
+    except (UnreadableRecording, ValueError, msgspec.ValidationError):
+        return None
 
 
 def newest_stacks(seen: Sequence[SeenLive]) -> SeenLive | None:

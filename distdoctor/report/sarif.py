@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -42,7 +41,7 @@ def render(diagnosis: Diagnosis, *, base: str = "") -> str:
         ],
     }
     if base:
-        run["originalUriBaseIds"] = {ROOT: {"uri": PurePosixPath(base).as_uri().rstrip("/") + "/"}}
+        run["originalUriBaseIds"] = {ROOT: {"uri": _uri(base.rstrip("/") + "/")}}
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
@@ -100,13 +99,20 @@ def _script(job: Job) -> SourceLine:
     return SourceLine(next((word for word in job.argv if word.endswith(".py")), ""), 1)
 
 
+def _uri(path: str) -> str:
+    """A path as a URI; bytes of a file's name that are no UTF-8 stay what they are."""
+    try:
+        raw = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # the half of a pair that no file has in its name
+        raw = path.encode("utf-8", "replace")
+    return ("file://" if path.startswith("/") else "") + quote(raw)
+
+
 def _location(site: SourceLine, base: str, sources: Mapping[str, str], words: str = "") -> dict[str, Any]:
     below = base.rstrip("/") + "/"
-    artifact = {"uri": quote(site.path)}
+    artifact = {"uri": _uri(site.path)}
     if base and site.path.startswith(below):
-        artifact = {"uri": quote(site.path.removeprefix(below)), "uriBaseId": ROOT}
-    elif site.path.startswith("/"):
-        artifact = {"uri": PurePosixPath(site.path).as_uri()}
+        artifact = {"uri": _uri(site.path.removeprefix(below)), "uriBaseId": ROOT}
     region: dict[str, Any] = {"startLine": max(site.line, 1)}
     lines = sources.get(site.path, "").splitlines()
     if 0 < site.line <= len(lines):

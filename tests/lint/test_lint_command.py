@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,17 @@ def run(sampler, epochs, rank):
         dist.barrier()
 """
 
+GROWS = """\
+def train(loader, model, optimizer):
+    total = 0
+    for batch in loader:
+        optimizer.zero_grad()
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        total += loss
+    return total
+"""  # .detach() is put behind it
 
 Lint = Callable[..., Any]
 
@@ -92,6 +104,48 @@ def test_line_ends_and_encodings_survive_a_fix(lint: Lint, tmp_path: Path) -> No
     lint("--fix", ".")
 
     assert (tmp_path / "train.py").read_bytes() == text.replace("(epochs)\r", "(epoch)\r").encode("latin-1")
+
+
+def test_a_file_for_whose_fix_there_is_no_room_is_as_it_was(tmp_path: Path) -> None:
+    grows = "import torch  # ".ljust(1019 - len(GROWS), "x") + "\n" + GROWS  # 1,020 bytes of 1,024
+    (tmp_path / "train.py").write_text(grows)
+
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -f 1; exec {sys.executable} -m distdoctor lint --fix ."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "train.py was not written: " in done.stderr
+    assert (tmp_path / "train.py").read_text() == grows
+
+
+def test_a_fix_keeps_the_mode_and_the_links_of_a_file(lint: Lint, folder: Path, tmp_path: Path) -> None:
+    (folder / "train.py").chmod(0o750)
+    os.link(folder / "train.py", tmp_path / "same")
+
+    lint("--fix", ".")
+
+    assert (folder / "train.py").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "same").read_text() == (folder / "train.py").read_text() != SICK
+
+
+def test_the_name_of_a_file_may_be_any_bytes(lint: Lint, tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.py")).write_text(SICK)
+
+    done = lint(".", "--output-format", "sarif")
+
+    assert done.code == 1
+    assert '"uri": "caf%E9.py"' in done.out
+
+
+def test_standard_input_without_end_is_not_read(lint: Lint) -> None:
+    done = lint("-", given=SICK + "#" * (2 << 20))
+
+    assert (done.code, done.out) == (5, "no findings in 0 files; 1 not read\n")
+    assert "distdoctor: <stdin> was not read: it has more than 2 MiB" in done.err
 
 
 def test_standard_input_is_read_and_cannot_be_fixed(lint: Lint) -> None:

@@ -178,6 +178,46 @@ def test_a_damaged_file_beside_the_traces_is_no_health(
     assert f"{name} is damaged" in done.out
 
 
+@pytest.mark.parametrize("name", ["rank-00001.a0.json", "rank-00000.a0.state-0.json", "seen-*.json"])
+def test_what_a_launcher_noted_and_is_gone_is_no_health(
+    examine: Examine, seed: Callable[[str], Path], name: str
+) -> None:
+    folder = seed("healthy")
+    (path,) = folder.glob(name)
+    path.unlink()
+
+    done = examine(folder)
+
+    assert done.code == 5
+    assert f"{path.name} is missing: the job had left it" in done.out
+
+
+@pytest.mark.parametrize("name", ["rank-00001.a0.json", "seen-*.json"])
+def test_a_file_beside_the_traces_that_is_endless_is_not_read(
+    examine: Examine, seed: Callable[[str], Path], name: str
+) -> None:
+    folder = seed("healthy")
+    (path,) = folder.glob(name)
+    os.truncate(path, 1 << 40)
+
+    done = examine(folder)
+
+    assert done.code == 5
+    assert f"{path.name} is damaged" in done.out
+
+
+def test_words_of_the_time_while_it_ran_of_which_one_bit_flipped_are_not_believed(
+    examine: Examine, seed: Callable[[str], Path]
+) -> None:
+    folder = seed("healthy")
+    (path,) = folder.glob("seen-*.json")
+    said = path.read_bytes()
+    path.write_bytes(said.replace(b'"wall_ns":0', b'"wall_ns":1'))
+    assert path.read_bytes() != said
+
+    assert f"{path.name} is damaged" in examine(folder).out
+
+
 def launchers_file(folder: Path) -> tuple[Path, dict[str, Any]]:
     (path,) = folder.glob("host-*.json")
     return path, json.loads(path.read_text())

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -33,13 +32,14 @@ import msgspec
 from distdoctor.errors import NothingToInspect, TornRecording, UnreadableRecording
 from distdoctor.recording.comparison import FILE as COMPARISON
 from distdoctor.recording.comparison import read_comparison
-from distdoctor.recording.files import LARGEST_JSON, read_bytes, read_json
+from distdoctor.recording.files import LARGEST_JSON, opened, read_bytes, read_json
 from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
 from distdoctor.recording.replay import FILE as REPLAY
 from distdoctor.recording.replay import read_replay
 from distdoctor.recording.resumption import FILE as RESUMPTION
 from distdoctor.recording.resumption import read_resumption
-from distdoctor.recording.seen_live import newest_stacks, read_seen_live
+from distdoctor.recording.seen_live import PREFIX, newest_stacks, of_attempt, read_seen_live
+from distdoctor.recording.trace.bitmap_file import HEAD_BYTES, bit_bytes
 from distdoctor.recording.trace.events import ProbeTrouble
 from distdoctor.recording.trace.host_file import (
     PATTERN,
@@ -64,6 +64,10 @@ _TRACE = re.compile(
     r"rank-(\d{1,9})\.a(\d{1,9})\.trace(?:\.memory-(\d{1,9})-(\d{1,9})(?:-([0-9a-f]*)-(\d{1,18})(?:-(\d{1,18}))?)?)?$",
     re.ASCII,
 )
+_BESIDE = re.compile(
+    r"(rank-\d{1,9}\.a\d{1,9}\.)(?:.*\.)?(json|drawn)$", re.ASCII
+)  # environments, states, sets of samples
+_LARGEST_BESIDE = {"json": LARGEST_JSON, "drawn": HEAD_BYTES + bit_bytes(1 << 32), "trace": LARGEST_BYTES}
 MEMORY_FILE = "distdoctor"  # what the probe calls a trace in memory
 LARGEST_NOTE = 64 << 10
 MOST_NOTES = 64
@@ -166,12 +170,15 @@ def read_run(
     logs: dict[int, RankTrace] = {}
     troubles: list[Trouble] = []
     comparison, resumption, replay = read_comparison(folder), read_resumption(folder), read_replay(folder)
-    troubles += _damaged(folder, {COMPARISON: comparison, RESUMPTION: resumption, REPLAY: replay})
+    accounts = read_seen_live(folder)
+    troubles += _damaged(folder, {COMPARISON: comparison, RESUMPTION: resumption, REPLAY: replay, **accounts})
     hosts = read_host_files(folder)
     digests = {name: digest for host in hosts for name, digest in host.digests.items()}
     to_be_sealed = bool(hosts) and not any(host.still_runs for host in hosts)
-    spoiled = {path for path in _companions(paths.values()) if digests.get(path.name, "") not in ("", digest_of(path))}
+    beside = _companions(folder, paths.values())
+    spoiled = {path for path in beside if digests.get(path.name, "") not in ("", digest_of(path))}
     troubles += (Trouble(f"{path} is damaged", fault="unreadable") for path in sorted(spoiled))
+    troubles += _missing(folder, digests, paths.values(), {*accounts, *(path.name for path in beside)})
     sets = kept_files(folder, spoiled)
     for rank, path in paths.items():
         try:
@@ -184,7 +191,7 @@ def read_run(
             troubles.append(Trouble(f"{trouble}. {trouble.way_out}", rank, fault=fault))
     end_unseen = not hosts and any(map(_had_a_launcher, logs.values()))
     whole = assemble(logs, job or Job(attempt=number, end_unseen=end_unseen), [*troubles, *_notes(folder)])
-    seen = read_seen_live(folder, number)
+    seen = of_attempt(accounts.values(), number)
     looked = newest_stacks(seen) if not paths else None  # nobody recorded: the look from outside is all there is
     return replace(
         whole,
@@ -238,17 +245,16 @@ def digest_of_trace(data: bytes) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """The same of any file, piece by piece. "": it cannot be read."""
+    """The same of any file, piece by piece. "": it cannot be read, or is larger than whatever we write under such a name."""
     digest = 0
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+        with opened(path) as file:
+            left = os.fstat(file.fileno()).st_size  # a file that grows meanwhile is not followed
+            if left > _LARGEST_BESIDE.get(path.suffix[1:], LARGEST_JSON):
                 return ""
-            left = os.fstat(fd).st_size  # a file that grows meanwhile is not followed
             while left > 0 and (piece := file.read(min(left, 1 << 20))):
                 digest, left = zlib.crc32(piece, digest), left - len(piece)
-    except OSError:
+    except (OSError, UnreadableRecording):
         return ""
     return f"{digest:08x}"
 
@@ -258,7 +264,8 @@ def seals_of(folder: Path) -> dict[str, str]:
     beside them. Not of a rank that still writes: another launcher has started it."""
     traces = [path for ranks in attempts(folder).values() for path in ranks.values()]
     own = [path for path in traces if _has_ended_here(path)]
-    return {path.name: digest for path in (*own, *_companions(own)) if (digest := digest_of(path))}
+    beside = _companions(folder, own)
+    return {path.name: digest for path in (*own, *beside) if (digest := digest_of(path))}
 
 
 def _has_ended_here(path: Path) -> bool:
@@ -270,11 +277,23 @@ def _has_ended_here(path: Path) -> bool:
     return writer.is_of_this_machine and not writer.runs_here
 
 
-def _companions(traces: Iterable[Path]) -> list[Path]:
+def _companions(folder: Path, traces: Iterable[Path]) -> list[Path]:
     """The files of these ranks and starts beside the traces that no check may find damaged: environments and sets of samples."""
-    stems = {(path.parent, path.name.removesuffix("trace")) for path in traces if path.name.endswith(".trace")}
-    found = [path for folder, stem in stems for path in folder.glob(f"{stem}*")]
-    return [path for path in found if path.name.endswith((".json", ".drawn"))]
+    return [folder / name for name in _beside((path.name for path in entries(folder)), traces)]
+
+
+def _beside(names: Iterable[str], traces: Iterable[Path]) -> list[str]:
+    """Those of the names that companions of these traces have."""
+    stems = {path.name.removesuffix("trace") for path in traces if path.name.endswith(".trace")}
+    return [name for name in names if (match := _BESIDE.match(name)) is not None and match[1] in stems]
+
+
+def _missing(folder: Path, noted: Iterable[str], traces: Iterable[Path], there: Container[str]) -> Iterator[Trouble]:
+    """What launchers noted beside these traces, and of their own words, that is gone."""
+    said = (name for name in noted if name.startswith(PREFIX))
+    for name in sorted((*_beside(noted, traces), *said)):
+        if name not in there:
+            yield Trouble(f"{folder / name} is missing: the job had left it", fault="unreadable")
 
 
 def _damaged(folder: Path, contents: Mapping[str, object]) -> Iterator[Trouble]:
