@@ -1,18 +1,19 @@
 """What the hosts of a large job hand each other at its end, on a real store: what one sends, what the store holds, and how long
 host 0 takes to have everything and to judge it, and what every other host takes: the verdict of host 0.
 
-    python benchmarks/exchange_scale.py [--hosts 64 256 1280] [--recorded FOLDER] [--bytes-only]
+    python benchmarks/exchange_scale.py [--hosts 64 256 1280] [--recorded FOLDER]
 
 The bundles are those of a real training of eight ranks (`distdoctor run --strategy ddp`; FOLDER is one that was recorded before),
-under the numbers of each host's ranks; what replicas hold is the same on all. All but host 0 have given theirs, each after the
-other and by one connection, when it begins to take them in a process of its own. Up to 32 hosts all do the same as host 0: the
-store hands out their bundles once for each host. With `--bytes-only` all give the bundle of host 1, which is received and not
-unpacked: for more ranks than the memory of one machine holds.
+under the numbers of each host's ranks; what replicas hold is the same on all, and so are the times. All but host 0 have given
+theirs, each after the other and by one connection, when it begins to take them in a process of its own. Up to 32 hosts all do the
+same as host 0: the store hands out their bundles once for each host. From the second host on a bundle is that of host 1 with
+other numbers: to pack each anew would take as long as all that is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import lzma
 import multiprocessing
 import resource
 import subprocess
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch.distributed as dist
 
 from distdoctor import plugins
@@ -32,7 +34,8 @@ from distdoctor.diagnosis.sent_verdict import pack_verdict
 from distdoctor.launch import exchange
 from distdoctor.launch.exchange import FINAL, Exchange
 from distdoctor.launch.rendezvous import Rendezvous
-from distdoctor.recording.bundle import pack
+from distdoctor.recording.alike_parts import FILTERS
+from distdoctor.recording.bundle import MAGIC, pack
 from distdoctor.recording.merge import merged
 from distdoctor.recording.recording import RankEnd, Recording
 from distdoctor.recording.trace.layout import ranks_of, ranks_text
@@ -98,6 +101,7 @@ class Taken:
     codes: str
     verdict_bytes: int
     peak_mib: int
+    has_all_mib: int  # when all bundles were there
     before_mib: int
 
 
@@ -106,26 +110,35 @@ def peak_mib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
-def as_host_0(port: int, recorded: Path, hosts: int, bytes_only: bool, into: Any) -> None:
+def renumbered(bundle: bytes, host: int) -> bytes:
+    """The bundle of host 1 as that of another."""
+    head = len(MAGIC) + 1
+    found, ahead = msgspec.msgpack.decode(lzma.decompress(bundle[head:])), (host - 1) * RANKS_OF_A_HOST
+    for one in found["ranks"]:
+        one["rank"] += ahead
+        one["host"] = one["process"]["host"] = f"node{host}"
+        one["process"]["boot"] = f"{host:032x}"
+    found["job"]["ends"] = {rank + ahead: end for rank, end in found["job"]["ends"].items()}
+    return bundle[:head] + lzma.compress(msgspec.msgpack.encode(found), check=lzma.CHECK_CRC32, filters=FILTERS)
+
+
+def as_host_0(port: int, recorded: Path, hosts: int, into: Any) -> None:
     """What host 0 does, in a process of its own: take all bundles, judge, pack the verdict."""
     found, client = read_run(recorded), dist.TCPStore("127.0.0.1", port, is_master=False)
     checks = list(plugins.load().checks.values())
-    if bytes_only:
-        exchange.unpack = lambda data, source, piece: found
     one, before = at_store(0, hosts, client), peak_mib()
     wall, cpu = time.monotonic(), time.process_time()
     others = one.take_last_words(wall + 3600)
     seconds, took_cpu = time.monotonic() - wall, time.process_time() - cpu
-    codes, verdict, cpu = "", 0, time.process_time()
-    if not bytes_only:
-        whole = merged([as_host(found, 0, hosts), *others])
-        diagnosis = examine(replace(whole, job=replace(whole.job, running=False)), checks)
-        codes = ", ".join(finding.code for finding in diagnosis.findings) or "nothing"
-        verdict = len(pack_verdict(diagnosis))
-    into.put(Taken(seconds, took_cpu, time.process_time() - cpu, codes, verdict, peak_mib(), before))
+    has_all, cpu = peak_mib(), time.process_time()
+    whole = merged([as_host(found, 0, hosts), *others])
+    diagnosis = examine(replace(whole, job=replace(whole.job, running=False)), checks)
+    codes = ", ".join(finding.code for finding in diagnosis.findings) or "nothing"
+    verdict = len(pack_verdict(diagnosis))
+    into.put(Taken(seconds, took_cpu, time.process_time() - cpu, codes, verdict, peak_mib(), has_all, before))
 
 
-def measure(recorded: Path, hosts: int, *, bytes_only: bool) -> None:
+def measure(recorded: Path, hosts: int) -> None:
     """Print what a job of so many hosts costs."""
     found = read_run(recorded)
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -133,18 +146,17 @@ def measure(recorded: Path, hosts: int, *, bytes_only: bool) -> None:
     first, same = 0, b""
     for host in range(1, hosts):
         one = at_store(host, hosts, client)
-        if first and bytes_only:
+        if first:
             one.join_attempt()
-            one.put(client, host, (1, same, FINAL))
+            one.put(client, host, (1, renumbered(same, host), FINAL))
         else:
             part = as_host(found, host, hosts)
             one.give(part, final=True)
-        if not first:
             first, same = client.written, pack(part, {})
     others = (client.written - first) / max(1, hosts - 2)
     spawn = multiprocessing.get_context("spawn")
     answers = spawn.SimpleQueue()
-    host_0 = spawn.Process(target=as_host_0, args=(server.port, recorded, hosts, bytes_only, answers))
+    host_0 = spawn.Process(target=as_host_0, args=(server.port, recorded, hosts, answers))
     host_0.start()
     taken = answers.get()
     host_0.join()
@@ -154,9 +166,8 @@ def measure(recorded: Path, hosts: int, *, bytes_only: bool) -> None:
         f"{hosts} hosts, {hosts * RANKS_OF_A_HOST} ranks: the first sends {first / 1024:.1f} KiB, each further one "
         f"{others / 1024:.1f} KiB ({client.questions / (hosts - 1):.0f} questions); the store holds "
         f"{client.written / 2**20:.1f} MiB and hands out {handed / 2**20:.1f} MiB\n"
-        f"    host 0 has all after {taken.seconds:.1f} s ({taken.cpu:.1f} CPU s)"
-        + (f", judges in {taken.judged_cpu:.1f} CPU s ({taken.codes})" if not bytes_only else "")
-        + f", peak {taken.peak_mib} MiB, of which {taken.before_mib} before it began"
+        f"    host 0 has all after {taken.seconds:.1f} s ({taken.cpu:.1f} CPU s), judges in {taken.judged_cpu:.1f} CPU s "
+        f"({taken.codes}), peak {taken.peak_mib} MiB, {taken.before_mib} before it began, {taken.has_all_mib} with all bundles"
         + (f"; another host takes a verdict of {taken.verdict_bytes / 1024:.1f} KiB" if one_judges else ""),
         flush=True,
     )
@@ -167,14 +178,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--hosts", type=int, nargs="+", default=[64, 256, 1280])
     parser.add_argument("--recorded", type=Path, help="run folder of a job of eight ranks on this host")
-    parser.add_argument("--bytes-only", action="store_true", help="receive the bundles, unpack none")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as made:
         recorded = asked.recorded or Path(made) / "run"
         if not asked.recorded:
             record(recorded)
         for hosts in asked.hosts:
-            measure(recorded, hosts, bytes_only=asked.bytes_only)
+            measure(recorded, hosts)
 
 
 if __name__ == "__main__":

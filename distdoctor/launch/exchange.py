@@ -19,6 +19,7 @@ from distdoctor.errors import UnreadableRecording
 from distdoctor.launch.rendezvous import Rendezvous, at_most
 from distdoctor.launch.store_place import is_ours
 from distdoctor.recording.bundle import pack, unpack
+from distdoctor.recording.held_rows import Alike
 from distdoctor.recording.recording import Recording
 
 CHUNK_BYTES = 1 << 20
@@ -47,6 +48,7 @@ class Exchange:
         self._sent: tuple[int, bytes, str] = (0, b"", MOVING)
         self._got: dict[int, tuple[str, Recording]] = {}
         self._pieces: dict[bytes, bytes] = {}  # what hosts have alike, by their digests
+        self._held = Alike()
         self.silent: list[int] = []  # hosts of which nothing has come, by their numbers in the rendezvous
 
     @property
@@ -180,7 +182,7 @@ class Exchange:
     def join_attempt(self) -> None:
         if self._of_attempt != self._rendezvous.attempt:
             self._client, self._of_attempt, self._is_lost = None, self._rendezvous.attempt, False
-            self._sent, self._got, self._pieces = (0, b"", MOVING), {}, {}
+            self._sent, self._got, self._pieces, self._held = (0, b"", MOVING), {}, {}, Alike()
 
     def key(self, *words: object) -> str:
         return "/".join(map(str, (PREFIX, self._of_attempt, *words)))
@@ -212,7 +214,7 @@ class Exchange:
         data = self.data(host, state)
         try:
             if data:
-                self._got[host] = (state, unpack(data, f"the bundle of host {host}", self._alike))
+                self._got[host] = (state, unpack(data, f"the bundle of host {host}", self._alike, self._held))
         except UnreadableRecording:
             return  # overwritten while it was read: the next look brings the newer one
 

@@ -24,6 +24,7 @@ from distdoctor.recording.flight.reading import (
     reading_processes,
     trouble_of,
 )
+from distdoctor.recording.held_rows import Alike
 from distdoctor.recording.recording import Recording, Trouble
 
 _BUNDLE = ".ddb"
@@ -97,14 +98,14 @@ def _read_dumps(
 
 
 def _bundles(address: str, system: Any, files: Sequence[StoredFile]) -> list[Recording]:
-    found = []
+    found, alike = [], Alike()
     for at in range(0, len(files), MOST_OF_A_BATCH):
         with in_one_sentence(address):
             batch = contents(system, files[at : at + MOST_OF_A_BATCH])
         for path, content in batch.items():
             if isinstance(content, str):
                 raise UnreadableRecording(f"{path} cannot be read: {content}", way_out="Try again, or leave it out.")
-            found.append(unpack(content, path))
+            found.append(unpack(content, path, alike=alike))
     return found
 
 

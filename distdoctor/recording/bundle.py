@@ -33,15 +33,16 @@ from distdoctor.recording.alike_parts import (
 from distdoctor.recording.bundle_rows import COARSEST, quantum_of, restore, told
 from distdoctor.recording.files import head_of, read_bytes
 from distdoctor.recording.foreign_values import parse_json, require_few_values
+from distdoctor.recording.held_rows import Alike, HeldMore, HeldRows, HeldTrace, hold
 from distdoctor.recording.kept_steps import newest_steps, ranks_agree, spread_steps, steps_in_common
-from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble
+from distdoctor.recording.recording import Job, RankTrace, Recording, Trouble, no_rows
 from distdoctor.recording.row_columns import Section, columns_of, read_sections, write_sections
-from distdoctor.recording.sampler_order import left_out, put_back
+from distdoctor.recording.sampler_order import left_out, put_back, require_foretold
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.stacks import Stacks
-from distdoctor.recording.trace.layout import RECORDS, STREAMS, TensorFlag
+from distdoctor.recording.trace.layout import STREAMS, TensorFlag
 from distdoctor.recording.trace.process_key import ProcessKey
-from distdoctor.recording.trace.reader import Rows, dtype_of
+from distdoctor.recording.trace.reader import Rows
 
 MAGIC = b"DDBUNDLE"
 VERSION = 6
@@ -149,17 +150,23 @@ def _cut(bundle: _Bundle, sections: list[dict[str, Section]], apart: Pieces) -> 
     bundle.columns, bundle.columns_apart = columns_apart(bundle.columns, places, apart)
 
 
-def _join(bundle: _Bundle, piece: Callable[[bytes], bytes]) -> None:
+def _join(bundle: _Bundle, piece: Callable[[bytes], bytes], alike: Alike) -> None:
     """Put back what was left out.
 
     ValueError, LZMAError, EOFError, MsgspecError, IndexError: it is not there, or damaged.
     """
-    bundle.texts = brought_back(bundle.texts_apart, piece, list[str])
+
+    def back(digest: bytes, kind: Any) -> Any:
+        if digest not in alike.values:
+            alike.values[digest] = brought_back(digest, piece, kind)
+        return alike.values[digest]
+
+    bundle.texts = back(bundle.texts_apart, list[str])
     for number, digest in enumerate(bundle.environments_apart):
-        alike = brought_back(digest, piece, dict[str, Any])
-        bundle.environments[number] = with_settings(bundle.environments[number], alike)
+        settings = back(digest, dict[str, Any])
+        bundle.environments[number] = with_settings(bundle.environments[number], settings)
     for at, digest in bundle.columns_apart.items():
-        bundle.columns[at] = brought_back(digest, piece, bytes)
+        bundle.columns[at] = back(digest, bytes)
 
 
 class _Shared:
@@ -239,11 +246,15 @@ def looks_like_bundle(path: Path) -> bool:
     return head_of(path, len(MAGIC)) == MAGIC
 
 
-def unpack(data: bytes, source: str, piece: Callable[[bytes], bytes] | None = None) -> Recording:
+def unpack(
+    data: bytes, source: str, piece: Callable[[bytes], bytes] | None = None, alike: Alike | None = None
+) -> Recording:
     """The recording in a bundle; `source` names it in errors. `piece(digest)` brings what was put apart, b"" where it is gone.
+    `alike`: what bundles of other hosts of the job have as well, where several are read.
 
     UnreadableRecording: it is none, is damaged, or was written by a newer distdoctor.
     """
+    alike = alike or Alike()
     if not data.startswith(MAGIC) or len(data) <= len(MAGIC):
         raise UnreadableRecording(f"{source} is no host bundle", way_out="Make one with `distdoctor bundle -o FILE`.")
     version = data[len(MAGIC)]
@@ -260,13 +271,12 @@ def unpack(data: bytes, source: str, piece: Callable[[bytes], bytes] | None = No
         require_few_values(raw)
         found = msgspec.msgpack.decode(raw, type=_Bundle)
         if piece is not None and version == APART:
-            _join(found, piece)
+            _join(found, piece, alike)
         sections = (section for one in found.ranks for section in one.sections.values())
         if sum(section.rows * section.stride for section in sections) > LARGEST_RANK * len(found.ranks):
             raise ValueError(f"its records would take more than {LARGEST_RANK >> 20} MiB a rank")
-        ranks = {
-            one.rank: _unpacked(one, found, rows) for one, rows in zip(found.ranks, _rows(found, version), strict=True)
-        }
+        held = hold(_rows(found, version), alike)
+        ranks = {one.rank: _unpacked(one, found, own, alike) for one, own in zip(found.ranks, held, strict=True)}
     except (zlib.error, lzma.LZMAError, EOFError, msgspec.MsgspecError, ValueError, IndexError) as trouble:
         raise UnreadableRecording(
             f"{source} is damaged: {trouble}", way_out="Copy it again; the other hosts can be examined without it."
@@ -297,15 +307,18 @@ def _rows(bundle: _Bundle, version: int) -> list[dict[str, Rows]]:
         for name, rows in own.items():
             restore(name, rows, bundle.quantum_ns)
         if one.foretold and "blocks" in own and "passes" in own:
-            put_back(own["passes"], own["blocks"], one.foretold)
+            require_foretold(own["passes"], own["blocks"], one.foretold)
     return found
 
 
-def _unpacked(one: _Rank, bundle: _Bundle, rows: Mapping[str, Rows]) -> RankTrace:
-    always: dict[str, Any] = {name: rows.get(name, np.empty(0, dtype_of(RECORDS[name]))) for name in _ALWAYS}
-    return RankTrace(
+def _unpacked(one: _Rank, bundle: _Bundle, rows: dict[str, HeldRows], alike: Alike) -> RankTrace:
+    if one.foretold and "blocks" in rows and "passes" in rows:
+        passes, foretold = rows["passes"], one.foretold
+        rows["blocks"] = rows["blocks"].finished_by(lambda blocks: put_back(passes.rows, blocks, foretold))
+    always: dict[str, Any] = {name: rows.pop(name, None) or no_rows(name) for name in _ALWAYS}
+    return HeldTrace(
         rank=one.rank,
-        texts=tuple(bundle.texts[number] for number in one.texts),
+        texts=alike.texts(tuple(bundle.texts[number] for number in one.texts)),
         lost=one.lost,
         pid=one.pid,
         host=one.host,
@@ -313,7 +326,7 @@ def _unpacked(one: _Rank, bundle: _Bundle, rows: Mapping[str, Rows]) -> RankTrac
         process=one.process,
         monotonic_to_wall_ns=one.monotonic_to_wall_ns,
         environment=bundle.environments[one.environment],
-        more={name: found for name, found in rows.items() if name not in _ALWAYS},
+        more=HeldMore(rows),
         **always,
     )
 

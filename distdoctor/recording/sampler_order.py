@@ -24,17 +24,27 @@ _NO_ORDER = PassFlag.HASHED | PassFlag.ITERABLE | PassFlag.REPLACEMENT | PassFla
 def draws_of(row: Any, first: int, end: int) -> Indices | None:
     """The draws `first` to `end` of a pass (a row of `layout.PASS`), were its sampler torch's DistributedSampler, or its
     SequentialSampler over all that the loader was given; None where nothing can be told. Whether it was, only the draws tell."""
-    flags, length = PassFlag(int(row["flags"])), int(row["dataset_length"])
-    replicas, here, seed = max(1, int(row["num_replicas"])), max(0, int(row["sampler_rank"])), int(row["seed"])
-    share = _share(length, replicas, drop_last=bool(flags & PassFlag.DROP_LAST))
-    if flags & _NO_ORDER or not 0 < length < 1 << 32 or here >= replicas or end > share or replicas * end > MOST_DRAWN:
+    if not is_foretold(row, end):
         return None
+    length, replicas, here = int(row["dataset_length"]), _replicas(row), max(0, int(row["sampler_rank"]))
     places = (here + replicas * np.arange(first, end, dtype=np.int64)) % length
-    if not flags & PassFlag.SHUFFLE:
+    if not int(row["flags"]) & PassFlag.SHUFFLE:
         return places.astype(np.uint32)
-    if seed < 0:
-        return None
-    return shuffled(length, seed + max(0, int(row["epoch_told"])), _rounded(min(length, replicas * end)))[places]
+    seed = int(row["seed"]) + max(0, int(row["epoch_told"]))
+    return shuffled(length, seed, _rounded(min(length, replicas * end)))[places]
+
+
+def is_foretold(row: Any, end: int) -> bool:
+    """Whether a sampler is known that may have handed out a pass up to this draw."""
+    flags, length, replicas = PassFlag(int(row["flags"])), int(row["dataset_length"]), _replicas(row)
+    if flags & _NO_ORDER or not 0 < length < 1 << 32 or (flags & PassFlag.SHUFFLE and int(row["seed"]) < 0):
+        return False
+    share = _share(length, replicas, drop_last=bool(flags & PassFlag.DROP_LAST))
+    return int(row["sampler_rank"]) < replicas and end <= share and replicas * end <= MOST_DRAWN
+
+
+def _replicas(row: Any) -> int:
+    return max(1, int(row["num_replicas"]))
 
 
 def _share(length: int, replicas: int, *, drop_last: bool) -> int:
@@ -80,17 +90,23 @@ def left_out(passes: Rows, blocks: Rows) -> tuple[Rows, list[int]]:
 
 
 def put_back(passes: Rows, blocks: Rows, foretold: Collection[int]) -> None:
-    """The draws that `left_out` took away.
-
-    ValueError: it cannot have taken these.
-    """
+    """The draws that `left_out` took away."""
     wanted = set(foretold)
     for place, block, row, first, end in _raw_blocks(passes, blocks):
-        if place in wanted:
-            draws = draws_of(row, first, end)
-            if draws is None:
-                raise ValueError(f"nothing foretells the draws {first} to {end} of a pass")
+        draws = draws_of(row, first, end) if place in wanted else None
+        if draws is not None:
             block["indices"][: end - first] = draws
+
+
+def require_foretold(passes: Rows, blocks: Rows, foretold: Collection[int]) -> None:
+    """Whether `put_back` knows these draws.
+
+    ValueError: `left_out` cannot have taken them.
+    """
+    wanted = set(foretold)
+    for place, _, row, first, end in _raw_blocks(passes, blocks):
+        if place in wanted and not is_foretold(row, end):
+            raise ValueError(f"nothing foretells the draws {first} to {end} of a pass")
 
 
 def _raw_blocks(passes: Rows, blocks: Rows) -> Iterator[tuple[int, Any, Any, int, int]]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
-from distdoctor.recording.sampler_order import draws_of, left_out, put_back, shuffled
+from distdoctor.recording.sampler_order import draws_of, left_out, put_back, require_foretold, shuffled
 from distdoctor.recording.trace.layout import BLOCK, BLOCK_INDICES, PASS, PassFlag
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
@@ -66,4 +66,4 @@ def test_draws_of_any_other_order_travel() -> None:
     passes["seed"] = -1
     assert draws_of(passes[0], 0, 96) is None
     with pytest.raises(ValueError, match="nothing foretells"):
-        put_back(passes, told, [0])
+        require_foretold(passes, told, [0])

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import ClassVar, Self
 
@@ -40,8 +40,7 @@ class DataSet:
 
     @classmethod
     def parse(cls, text: str) -> DataSet:
-        words = text.split("\0")
-        return cls(words[0], int(words[1]), words[2], int(words[3]), *words[4:7]) if len(words) > 4 else cls(text)
+        return _described(text)
 
     def same_content(self, other: DataSet) -> bool:
         """Whether nothing that was seen tells the two data sets below the Subsets apart."""
@@ -58,7 +57,13 @@ class DataSet:
         return bool(self.bag) and alike and self.digest != other.digest
 
 
-@dataclass(frozen=True, eq=False)
+@lru_cache(maxsize=1 << 10)  # ranks have the same ones
+def _described(text: str) -> DataSet:
+    words = text.split("\0")
+    return DataSet(words[0], int(words[1]), words[2], int(words[3]), *words[4:7]) if len(words) > 4 else DataSet(text)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class LoaderPass:
     """One pass over one loader, as far as it went. `length`: of what the loader was given, -1 unknown.
 
@@ -100,7 +105,7 @@ class LoaderPass:
     whole: bool
     kept_set: SampleBitmap | None = None
 
-    @cached_property
+    @property
     def drawn_set(self) -> SampleBitmap | None:
         """Every sample that was drawn, each once, the padding left out; None where that is not known exactly."""
         if self.kept_set is not None or not self.comparable or self.data.length < 0:
@@ -115,7 +120,7 @@ class LoaderPass:
         """All draws without the padding, when they are no more than those of which every one is kept."""
         return self.first[: len(self.first) - len(self.padding)] if len(self.first) == self.drawn else None
 
-    @cached_property
+    @property
     def distinct(self) -> int | None:
         """How many different samples were drawn, the padding left out; None where that is not known exactly."""
         if self.keep_one_in == 1 and self.whole:
@@ -136,12 +141,12 @@ class LoaderPass:
             return self.drawn >= (math.floor(share) if self.flags & PassFlag.DROP_LAST else math.ceil(share)) > 0
         return bool(self.flags & PassFlag.WHOLE) and self.drawn >= self.length
 
-    @cached_property
+    @property
     def trains(self) -> bool:
         """An optimizer stepped while it ran."""
         return bool(self.flags & PassFlag.STEPPED)
 
-    @cached_property
+    @property
     def evaluates(self) -> bool:
         """Gradients were off when it began, or the model was in eval mode, and no optimizer stepped."""
         with_gradients = self.flags & PassFlag.GRADIENTS_ON and not self.flags & PassFlag.EVAL_MODE
@@ -355,14 +360,14 @@ def drawn_indices(blocks: Rows, drawn: int, keep: int, padded: int = 0) -> tuple
     """(the first draws, every kept draw without the last `padded` ones, those, whether none is missing) of one pass."""
     raw = {int(b["block_number"]): b for b in blocks[blocks["kind"] == BlockKind.RAW]}
     pieces = {n: np.asarray(b["indices"][: max(0, drawn - n * BLOCK_INDICES)]) for n, b in sorted(raw.items())}
-    first = pieces.get(0, _NONE)
     if keep <= 1:
         found = np.concatenate([*pieces.values(), _NONE])
         whole = len(found) == drawn
-        for number in range(1, len(pieces) if whole else 0):
-            first = found[: (number + 1) * BLOCK_INDICES]
-        cut = len(found) - padded if whole and padded else len(found)
-        return first, found[:cut], found[cut:], whole
+        first = found if whole else pieces.get(0, _NONE).copy()
+        if not (whole and padded):
+            return first, found, _NONE, whole
+        return first, found[: len(found) - padded], found[len(found) - padded :], whole
+    first = pieces.get(0, _NONE).copy()  # not the whole block
     filed = blocks[blocks["kind"] == BlockKind.KEPT]
     filed = filed[np.argsort(filed["block_number"], kind="stable")]
     covered = max((int(b["covers"]) for b in filed), default=0)
@@ -372,7 +377,7 @@ def drawn_indices(blocks: Rows, drawn: int, keep: int, padded: int = 0) -> tuple
     found = np.concatenate([*(b["indices"][: int(b["count"])] for b in filed), thinned(tail[:cut], keep), _NONE])
     numbers = [int(b["block_number"]) for b in filed]
     whole = numbers == list(range(len(numbers))) and covered + len(tail) == drawn
-    return first, found, tail[cut:], whole
+    return first, found, tail[cut:].copy(), whole
 
 
 def thinned(indices: Indices, keep: int) -> Indices:

@@ -39,20 +39,28 @@ class Track:
     def rank(self) -> int:
         return self.timeline.rank
 
-    @cached_property
+    @property
     def rows(self) -> Rows:
         """The kept calls, by rising number."""
         calls = self.timeline.log.calls
-        return calls if self.whole else calls[_of_group(self.timeline, self.key, self.since_ns, self.until_ns)]
+        return calls if self.whole else calls[self._places]
+
+    @cached_property
+    def _places(self) -> NDArray[np.uint32]:
+        """Of the kept calls among the rank's."""
+        mine = _of_group(self.timeline, self.key, self.since_ns, self.until_ns)
+        return np.flatnonzero(mine).astype(np.uint32)
 
     def row(self, number: int) -> Rows | None:
         """The call of that number, None when it was not issued, is forgotten, or was torn."""
-        rows, at = self.rows, number - self.first
-        if not (0 <= at < len(rows) and rows[at]["number"] == number):
-            at = int(np.searchsorted(rows["number"], number))
-            if at >= len(rows) or rows[at]["number"] != number:
+        calls, places = self.timeline.log.calls, None if self.whole else self._places
+        kept, at = len(calls) if places is None else len(places), number - self.first
+        if not (0 <= at < kept and calls[at if places is None else places[at]]["number"] == number):
+            numbers = calls["number"] if places is None else calls["number"][places]
+            at = int(np.searchsorted(numbers, number))
+            if at >= kept or numbers[at] != number:
                 return None
-        row: Rows = rows[at]
+        row: Rows = calls[at if places is None else places[at]]
         return row
 
     def call(self, number: int) -> Call | None:

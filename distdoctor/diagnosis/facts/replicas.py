@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.facts.collectives import Members, members_of
+from distdoctor.diagnosis.per_rank import PerRank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.events import WATCHED, Averaging, FirstStep, Names
@@ -70,7 +71,7 @@ class Replicas:
         sets = wrapped or list(_by_hand(recording.ranks)) or told
         private = _private_talk(recording.ranks, {frozenset(one.ranks) for one in sets})
         sets = [one for one in sets if not _talks_privately(one, private)]
-        return cls(tuple(sets), {rank: _times(log) for rank, log in recording.ranks.items()})
+        return cls(tuple(sets), PerRank(recording.ranks, lambda rank: _times(recording.ranks[rank])))
 
     def have_talked(self, rank: int, begin_ns: int, end_ns: int) -> bool:
         """Whether this rank may have exchanged anything in that time: False where all of it is on record, without a call. A model

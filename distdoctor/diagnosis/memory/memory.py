@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.per_rank import PerRank
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Evaluated, OutOfMemory
 from distdoctor.recording.trace.layout import HOOKS, HolderFlag, Phase
@@ -358,7 +359,7 @@ class Memory:
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
-        ranks = {rank: RankMemory(log) for rank, log in recording.ranks.items()}
+        ranks = PerRank(recording.ranks, lambda rank: RankMemory(recording.ranks[rank]))
         if not any(len(one.rows) for one in ranks.values()):
             raise NotApplicable("no memory was recorded")
         return cls(ranks, recording)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import zip_longest
 from typing import ClassVar, Self
 
@@ -20,7 +19,15 @@ from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.replicas.observed import courses, equal_sets
 from distdoctor.diagnosis.replicas.own_parts import began_apart, never_sent
-from distdoctor.diagnosis.replicas.rank_gradients import NO_END, RankGradients, TensorInfo, Tensors, Update, same_ranks
+from distdoctor.diagnosis.replicas.rank_gradients import (
+    NO_END,
+    Alike,
+    RankGradients,
+    TensorInfo,
+    Tensors,
+    Update,
+    same_ranks,
+)
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import WATCHED, Averaging, Joined, Wrapped
 from distdoctor.recording.trace.layout import TensorFlag
@@ -43,32 +50,6 @@ class ReplicaGroup:
     names: frozenset[str] = frozenset()
 
 
-class _UpdatesOf:
-    """The updates of one set of peers, by rank, and by step where somebody asks for one."""
-
-    def __init__(self, peers: ReplicaGroup, ranks: Mapping[int, RankGradients]) -> None:
-        self.by_rank: dict[int, list[Update]] = {
-            rank: [
-                update
-                for update in ranks[rank].updates
-                if update.optimizer == peers.optimizer and same_ranks(update.agree, peers.lane)
-            ]
-            for rank in peers.ranks
-            if rank in ranks
-        }
-
-    def at(self, rank: int, step: int) -> Sequence[Update]:
-        return self._by_step.get((rank, step), ())
-
-    @cached_property
-    def _by_step(self) -> dict[tuple[int, int], list[Update]]:
-        found: dict[tuple[int, int], list[Update]] = defaultdict(list)
-        for rank, updates in self.by_rank.items():
-            for update in updates:
-                found[rank, update.step].append(update)
-        return dict(found)
-
-
 @dataclass(frozen=True)
 class Gradients:
     """The streams of all ranks, and who should agree with whom."""
@@ -84,7 +65,9 @@ class Gradients:
     _firsts: dict[ReplicaGroup, Mapping[str, tuple[int, ...]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _updates: dict[ReplicaGroup, _UpdatesOf] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _updates: dict[ReplicaGroup, Mapping[int, Sequence[Update]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _alike: dict[tuple[ReplicaGroup, str], tuple[tuple[int, ...], ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -92,7 +75,7 @@ class Gradients:
     @classmethod
     def of(cls, recording: Recording) -> Self:
         until = _evenly_until(recording)
-        alike: dict[tuple[bytes, tuple[str, ...]], Tensors] = {}
+        alike = Alike()
         ranks = {rank: RankGradients(log, until, alike) for rank, log in recording.ranks.items()}
         if not any(one.updates for one in ranks.values()):
             raise NotApplicable("no optimizer step was recorded")
@@ -101,9 +84,9 @@ class Gradients:
     def updates(self, peers: ReplicaGroup, step: int | None = None) -> Mapping[int, Sequence[Update]]:
         """rank -> the updates of these peers, in order; of one step only when asked."""
         if peers not in self._updates:
-            self._updates[peers] = _UpdatesOf(peers, self.ranks)
+            self._updates[peers] = {one.rank: _updates_of(one, peers) for one in self._ranks_of(peers)}
         found = self._updates[peers]
-        return found.by_rank if step is None else {rank: found.at(rank, step) for rank in found.by_rank}
+        return found if step is None else {rank: [u for u in mine if u.step == step] for rank, mine in found.items()}
 
     def agreeing(self, peers: ReplicaGroup, *, on_gradients: bool) -> Mapping[str, TensorInfo]:
         """name -> parameter on which the peers should agree, or on whose gradients, in the order of the optimizer."""
@@ -180,6 +163,13 @@ class Gradients:
     def every_update(self) -> Iterator[Update]:
         for one in self.ranks.values():
             yield from one.updates
+
+
+def _updates_of(one: RankGradients, peers: ReplicaGroup) -> Sequence[Update]:
+    """Those of the peers' optimizer for the tensors on which they should agree."""
+    updates = one.updates
+    mine = [u for u in updates if u.optimizer == peers.optimizer and same_ranks(u.agree, peers.lane)]
+    return updates if len(mine) == len(updates) else mine
 
 
 def _evenly_until(recording: Recording) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from distdoctor.recording.trace.events import Kind
 from distdoctor.recording.trace.layout import DTYPES, UPDATE, TensorFlag, UpdateFlag, ranks_of
 
 NO_END = 1 << 32
-_AT = {name: at for at, (name, _) in enumerate(UPDATE.fields)}
+_OF_ONE_RANK = ("at_ns", "loss")
+_SHARED = [name for name, _ in UPDATE.fields if name not in _OF_ONE_RANK]
+_AT = {name: at for at, name in enumerate(_SHARED)}
 _FLAGS, _DIGESTED, _STATE = _AT["flags"], int(UpdateFlag.DIGESTED), int(UpdateFlag.STATE)
 
 
@@ -42,7 +45,7 @@ class TensorInfo:
     flags: TensorFlag
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Update:
     """One step of one optimizer on one rank, for the tensors that `agree` should agree on. Fields as in `layout.UPDATE`."""
 
@@ -51,10 +54,21 @@ class Update:
     optimizer: int
     agree: tuple[int, ...]
     at_ns: int  # wall clock
-    site: SourceLine
-    loss_site: SourceLine
-    roots: str
-    row: tuple[Any, ...] = field(repr=False)
+    loss: float
+    row: tuple[Any, ...] = field(repr=False)  # the rest, which replicas share
+    log: RankTrace = field(repr=False, compare=False)
+
+    @property
+    def site(self) -> SourceLine:
+        return self.log.site(self.number("site"))
+
+    @property
+    def loss_site(self) -> SourceLine:
+        return self.log.site(self.number("loss_site"))
+
+    @property
+    def roots(self) -> str:
+        return self.log.text(self.number("roots"))
 
     @property
     def flags(self) -> UpdateFlag:
@@ -73,7 +87,7 @@ class Update:
         return int(self.row[_AT[name]])
 
     def value(self, name: str) -> float:
-        return float(self.row[_AT[name]])
+        return self.loss if name == "loss" else float(self.row[_AT[name]])
 
 
 Tensors = dict[int, TensorInfo]
@@ -86,23 +100,52 @@ def _short(*columns: Any) -> bytes:
     return digest.digest()
 
 
-class RankGradients:
-    """The stream of one rank, up to the step `until` which every rank has made with inputs of its own. `alike`: the tensors of
-    ranks that were read before; a rank that describes its own in the same words shares them."""
+class SharedTensors:
+    """The tensors that ranks describe in the same words, and the names of those of which digests are kept."""
 
-    def __init__(
-        self, log: RankTrace, until: int = NO_END, alike: dict[tuple[bytes, tuple[str, ...]], Tensors] | None = None
-    ) -> None:
-        self.rank, self.log, self.until = log.rank, log, until
+    def __init__(self, tensors: Tensors) -> None:
+        self.tensors = tensors
         self._names: dict[tuple[int, bytes], tuple[tuple[str, ...], Any]] = {}
-        rows = log.rows("tensors")
-        own = rows.tobytes(), log.texts
-        known = alike.get(own) if alike is not None else None
-        self.tensors: Tensors = {int(row["seq"]): self._tensor(row) for row in rows} if known is None else known
-        if alike is not None:
-            alike[own] = self.tensors
-        updates = log.rows("updates")
-        self.updates = [self._update(row) for row in updates[updates["step"] <= until].tolist()]
+
+    def names(self, optimizer: int, digested: Any) -> tuple[tuple[str, ...], Any]:
+        """Of the optimizer's tensors among these, by their `seq`, the names, and where they are."""
+        known = (optimizer, digested.tobytes())
+        if known not in self._names:  # steps and ranks have the same tensors in the same order
+            infos = [self.tensors.get(int(seq)) for seq in digested]
+            mine = [i for i, info in enumerate(infos) if info is not None and info.optimizer == optimizer]
+            self._names[known] = tuple(infos[i].name for i in mine), np.array(mine, dtype=np.intp)  # type: ignore[union-attr]
+        return self._names[known]
+
+
+class Alike:
+    """What ranks that were read before have as well: tensors that are described in the same words, and updates that are equal."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[bytes, tuple[str, ...]], SharedTensors] = {}
+        self._rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def tensors(self, rows: Any, texts: tuple[str, ...], make: Callable[[], Tensors]) -> SharedTensors:
+        """Those of a rank that describes them so."""
+        own = rows.tobytes(), texts
+        if own not in self._tensors:
+            self._tensors[own] = SharedTensors(make())
+        return self._tensors[own]
+
+    def row(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One that is equal."""
+        return self._rows.setdefault(row, row)
+
+
+class RankGradients:
+    """The stream of one rank, up to the step `until` which every rank has made with inputs of its own, with what is `alike` on
+    ranks that were read before."""
+
+    def __init__(self, log: RankTrace, until: int = NO_END, alike: Alike | None = None) -> None:
+        self.rank, self.log, self.until = log.rank, log, until
+        rows, alike = log.rows("tensors"), alike or Alike()
+        self._shared = alike.tensors(rows, log.texts, lambda: {int(row["seq"]): self._tensor(row) for row in rows})
+        self.tensors = self._shared.tensors
+        self.updates = list(self._updates(alike))
 
     def _tensor(self, row: Any) -> TensorInfo:
         text = self.log.text
@@ -120,32 +163,31 @@ class RankGradients:
             flags=TensorFlag(int(row["flags"])),
         )
 
-    def _update(self, row: tuple[Any, ...]) -> Update:
-        log = self.log
-        return Update(
-            rank=self.rank,
-            step=row[_AT["step"]],
-            optimizer=row[_AT["optimizer"]],
-            agree=ranks_of(log.text(row[_AT["agree"]])),
-            at_ns=row[_AT["at_ns"]] + log.monotonic_to_wall_ns,
-            site=log.site(row[_AT["site"]]),
-            loss_site=log.site(row[_AT["loss_site"]]),
-            roots=log.text(row[_AT["roots"]]),
-            row=row,
-        )
+    def _updates(self, alike: Alike) -> Iterator[Update]:
+        rows, log = self.log.rows("updates"), self.log
+        shared = zip(*(rows[name].tolist() for name in _SHARED), strict=True)
+        own = zip(*(rows[name].tolist() for name in _OF_ONE_RANK), strict=True)
+        for row, (at_ns, loss) in zip(shared, own, strict=True):
+            step, agree = row[_AT["step"]], ranks_of(log.text(row[_AT["agree"]]))
+            if step <= self.until:
+                wall_ns = at_ns + log.monotonic_to_wall_ns
+                yield Update(self.rank, step, row[_AT["optimizer"]], agree, wall_ns, loss, alike.row(row), log)
 
-    @cached_property
+    @property
     def _rows(self) -> Any:
         rows = self.log.rows("digests")
         return rows[rows["step"] <= self.until] if len(rows) and rows["step"].max() > self.until else rows
 
     @cached_property
-    def _digests(self) -> dict[int, Any]:
-        """step -> the rows of its tensors."""
+    def _places(self) -> dict[int, Any]:
+        """step -> which of the rows are those of its tensors."""
         steps = self._rows["step"]
-        return {int(step): self._rows[steps == step] for step in np.unique(steps)}
+        begins = np.flatnonzero(np.diff(steps, prepend=-1, append=-1))
+        if (np.diff(steps.astype(np.int64)) < 0).any():
+            return {int(step): np.flatnonzero(steps == step) for step in np.unique(steps)}
+        return {int(steps[begin]): slice(begin, end) for begin, end in pairwise(begins.tolist())}
 
-    @cached_property
+    @property
     def _frame(self) -> bytes:
         """Of which tensors and steps there are digests, in short."""
         rows = self._rows
@@ -157,15 +199,10 @@ class RankGradients:
 
     def held(self, step: int, optimizer: int) -> tuple[tuple[str, ...], Any]:
         """The names of its tensors, and for each of them its row of `layout.DIGEST`, of those that are still kept."""
-        rows = self._digests.get(step)
-        if rows is None:
+        if step not in self._places:
             return (), no_rows("digests")
-        known = (optimizer, rows["tensor"].tobytes())
-        if known not in self._names:  # steps have the same tensors in the same order
-            infos = [self.tensors.get(int(seq)) for seq in rows["tensor"]]
-            mine = [i for i, info in enumerate(infos) if info is not None and info.optimizer == optimizer]
-            self._names[known] = tuple(infos[i].name for i in mine), np.array(mine, dtype=np.intp)  # type: ignore[union-attr]
-        names, mine_at = self._names[known]
+        rows = self._rows[self._places[step]]
+        names, mine_at = self._shared.names(optimizer, rows["tensor"])
         return names, rows if len(names) == len(rows) else rows[mine_at]
 
     def digests(self, step: int, optimizer: int) -> dict[str, Any]:
@@ -174,9 +211,9 @@ class RankGradients:
 
     def rows_of(self, seq: int) -> Iterator[tuple[int, Any]]:
         """(step, row) of one tensor, in order."""
-        for step, rows in self._digests.items():
-            for row in rows[rows["tensor"] == seq]:
-                yield step, row
+        rows = self._rows
+        for row in rows[rows["tensor"] == seq]:
+            yield int(row["step"]), row
 
     def info(self, name: str, optimizer: int) -> TensorInfo | None:
         """The newest record of a parameter by its name."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls, Track
+from distdoctor.diagnosis.per_rank import PerRank
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import CallFlag, Op
@@ -267,9 +268,9 @@ class Timing:
     def of(cls, recording: Recording) -> Self:
         if recording.job.running and len(recording.ranks) > MOST_LIVE:
             raise NotApplicable("how the time is spent is examined when the job is over")
-        found = {rank: times for rank, log in recording.ranks.items() if (times := rank_times(log)) is not None}
-        if not found or len(found) < len(recording.ranks):
+        if not recording.ranks or any(rank_times(log) is None for log in recording.ranks.values()):
             raise NotApplicable(f"fewer than {FEWEST + WARM_UP} steps were recorded on some rank")
+        found = PerRank(recording.ranks, lambda rank: _times_of(recording.ranks[rank]))
         groups = derived(Collectives, recording).groups if len(found) > 1 else ()
         return cls(found, tuple(filter(None, map(arrivals_of, groups))), recording)
 
@@ -357,6 +358,12 @@ def rank_times(log: RankTrace, fewest: int = FEWEST) -> RankTimes | None:
         return None
     ends = rows["at_ns"].astype(float)
     return RankTimes(log.rank, log, steps[regular], ends[regular - 1], ends[regular], rows[regular])
+
+
+def _times_of(log: RankTrace) -> RankTimes:
+    found = rank_times(log)
+    assert found is not None  # those that have none are refused before
+    return found
 
 
 def arrivals_of(group: GroupCalls) -> Arrivals | None:
