@@ -57,8 +57,8 @@ KEPT_OF_OTHERS = 512
 # Of what is recorded of one step in 8, or in 128, so many of the newest steps travel, and as many of those before.
 SAMPLED = {"updates": 16, "memory": 16, "holders": 16, "spots": 2}
 # Of what is recorded tensor by tensor, steps travel whole: half a step would make another tensor the first that differs. Where
-# the ranks of a host agree, two steps that all of them looked at say what the others need to compare with.
-WHOLE_STEPS, STEPS_IN_COMMON = 4, 2
+# the ranks of a host agree, the newest step that all of them looked at says what the others need to compare with.
+WHOLE_STEPS = 4
 IN_JSON = "bundle"  # the field of hang-dump's document
 _ALWAYS = ("calls", "groups", "steps", "events", "passes", "blocks")
 
@@ -189,7 +189,7 @@ def _every_section(log: RankTrace) -> Iterator[tuple[str, Rows]]:
 def _kept(recording: Recording) -> list[dict[str, Rows]]:
     """What travels of each rank's sections that have anything."""
     logs = list(recording.ranks.values())
-    in_common = steps_in_common([log.rows("digests") for log in logs if len(log.rows("digests"))])[-STEPS_IN_COMMON:]
+    in_common = steps_in_common([log.rows("digests") for log in logs if len(log.rows("digests"))])[-1:]
     agree = len(in_common) > 0 and ranks_agree(logs)
     found = [{name: _newest(name, rows) for name, rows in _every_section(log) if len(rows)} for log in logs]
     for own, log in zip(found, logs, strict=True):
