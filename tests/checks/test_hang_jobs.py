@@ -166,6 +166,32 @@ def test_sums_in_the_order_of_a_set_are_told_of_processes_that_each_hash_with_a_
     assert "+for name in sorted(NAMES):" in finding["remedies"][0]["patch"]
 
 
+IN_ANY_ORDER = """\
+from datetime import timedelta
+
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+pairs = [(0, 1), (1, 2), (0, 2)]
+names = pairs if dist.get_rank() != 1 else pairs[::-1]
+for members in names:
+    dist.new_group(list(members), timeout=timedelta(seconds=12))
+"""
+
+
+def test_groups_in_another_order_stay_told_when_their_timeouts_end_the_job(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(IN_ANY_ORDER)
+    done = subprocess.run(
+        [sys.executable, "-m", "distdoctor", "run", "--on-hang", "report", "--nproc", "3", "-o", "report.json", "job.py"],
+        cwd=tmp_path, timeout=120, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    (finding,) = json.loads((tmp_path / "report.json").read_text())["findings"]
+
+    assert (finding["code"], finding["place"]["line"]) == ("DD119", 9)
+    assert 1 in finding["ranks"]
+    assert "went on" not in done.stderr
+
+
 def test_a_sharded_module_that_runs_on_every_rank_is_left_in_peace() -> None:
     assert not diagnosed(watched(hang_jobs.batch_with_dummy_image, seconds=60)).findings
 

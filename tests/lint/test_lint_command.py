@@ -113,7 +113,10 @@ def test_a_file_for_whose_fix_there_is_no_room_is_as_it_was(tmp_path: Path) -> N
     done = subprocess.run(
         ["bash", "-c", f"ulimit -f 1; exec {sys.executable} -m distdoctor lint --fix ."],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # Python takes a bytecode file that was cut off for a whole one
+        env={
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },  # Python takes a bytecode file that was cut off for a whole one
         capture_output=True,
         text=True,
         check=False,

@@ -18,7 +18,7 @@ from distdoctor.recording.trace.layout import ranks_of, ranks_text
 @dataclass(frozen=True)
 class NewGroup:
     """One call of new_group. `members` are as the caller gave them ("": all ranks); `is_local`: only the members call it
-    (use_local_synchronization); `done_ns` 0: the call has not come back.
+    (use_local_synchronization); `done_ns` 0: the call has not come back, -1: the rank gave up in it.
 
     Members connect to each other inside the call, so they wait for one another. The others come back at once (torch 2.11-2.15
     without TORCH_DIST_INIT_BARRIER=1), but they have counted the group: its name is the number of groups made so far.
@@ -51,9 +51,15 @@ class Making:
 
     @property
     def inside(self) -> NewGroup | None:
-        """The call that the rank sits in. Collectives that new_group itself issues are no sign of having left it."""
+        """The call that the rank sits in, or in which it gave up. Collectives that new_group itself issues are no sign of having
+        left it."""
         last = self.calls[-1] if self.calls else None
-        return last if last is not None and not last.done_ns else None
+        return last if last is not None and last.done_ns <= 0 else None
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether its last call of new_group failed: it stood there until then."""
+        return self.inside is not None and self.inside.done_ns < 0
 
     def shared_with(self, rank: int) -> tuple[str, ...]:
         """The groups for which this rank and another one have to come together, in the order of this one's calls."""

@@ -10,7 +10,7 @@ from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import UNBLOCKING, Timeline
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence
 from distdoctor.diagnosis.hang.ending import ENDED, Ending
-from distdoctor.diagnosis.hang.group_making import each_its_own, stalled
+from distdoctor.diagnosis.hang.group_making import Making, each_its_own, stalled
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.rendezvous import inside_again, misfit, waiting_inside
 from distdoctor.diagnosis.hang.wait_for import Wait
@@ -146,7 +146,11 @@ def _came_too_late(facts: Collectives, found: list[Wait], ended: dict[int, Endin
 def _living(facts: Collectives, ended: dict[int, Ending]) -> dict[int, Timeline]:
     """The ranks that were there to the end."""
     running = facts.recording.job.running
-    return {r: t for r, t in facts.timelines.items() if r not in ended or ended[r].victim or not running}
+    return {
+        r: t
+        for r, t in facts.timelines.items()
+        if r not in ended or ended[r].victim or not running or Making(t).gave_up
+    }
 
 
 def _may_wait(timeline: Timeline) -> bool:

@@ -53,7 +53,7 @@ def _of_rank(log: RankTrace) -> Iterable[PiledGroups]:
     by_site: dict[SourceLine, list[NewGroupBegun]] = defaultdict(list)
     for event in log.noted(NewGroupBegun):
         if (
-            event.done_ns and event.site and (not event.members or log.rank in event.members)
+            event.done_ns > 0 and event.site and (not event.members or log.rank in event.members)
         ):  # else it holds nothing here
             by_site[event.site].append(event)
     for site, made in by_site.items():

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from distdoctor.diagnosis.source.deciding_tests import tests_around
 from distdoctor.diagnosis.source.given_values import Line, lines_of_way
 from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
@@ -30,10 +31,11 @@ _GATHERS = frozenset({"list", "tuple", "dict", "iter", "enumerate", "zip", "sort
 
 @dataclass(frozen=True, eq=False)
 class Write:
-    """A line that writes into the object, and what stands there."""
+    """A line that writes into the object, and what stands there; `inner`: what writes in the method that it calls, or itself."""
 
     site: SourceLine
     node: ast.AST
+    inner: ast.AST
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +86,17 @@ def writes_into(sources: Mapping[str, str], label: str, made: SourceLine, used: 
     """
     program = program_of(sources)
     kept = _kept(program, label, made, used)
-    found: dict[SourceLine, ast.AST] = {}
+    found: dict[SourceLine, tuple[ast.AST, ast.AST]] = {}
     if kept is None:
         return []
     for scope in program.scopes.values():
         for node in _writes_of(kept, scope):
             for begins in _begun_by(kept, node):
                 where = program.scope_of(begins)
-                found.setdefault(SourceLine(where.path, lineno(begins), where.traceback_name), begins)
-    return sorted((Write(*one) for one in found.items()), key=lambda one: (one.site.path, one.site.line))
+                found.setdefault(SourceLine(where.path, lineno(begins), where.traceback_name), (begins, node))
+    return sorted(
+        (Write(site, *nodes) for site, nodes in found.items()), key=lambda one: (one.site.path, one.site.line)
+    )
 
 
 def buffer_writes(sources: Mapping[str, str], names: Iterable[str]) -> list[Line]:
@@ -128,6 +132,15 @@ def _made_here(program: UserProgram, node: ast.AST) -> list[ast.expr]:
             stores = program.stores(one.id, scope) if isinstance(one, ast.Name) else []
             made += [new for statement, new in stores if program.scope_of(statement) is scope and new not in made]
     return made[given:]
+
+
+def own_test(sources: Mapping[str, str], write: Write) -> Line | None:
+    """The nearest condition in its own body under which something is written, and what stands there."""
+    program = program_of(sources)
+    for test in tests_around(program, write.inner):
+        if isinstance(test.value, ast.expr) and not test.is_loop and test.value is not write.inner:
+            return next(iter(lines_of_way(program, [test.value])))
+    return None
 
 
 def last_before(sources: Mapping[str, str], writes: list[Write], used: SourceLine) -> Write | None:

@@ -27,6 +27,8 @@ from distdoctor.recording.trace.redaction import redacted
 
 _MOST_ERRORS = 4  # of those that one exception was raised from, the last ones first
 
+GAVE_UP = (1 << 64) - 1  # -1 in a field that is written without a sign
+
 
 def install(rank: Rank) -> StepTimer | None:
     """Count optimizer steps from now on, whichever optimizer makes them, and where their time goes."""
@@ -77,17 +79,19 @@ def watch_groups(rank: Rank) -> None:
         return rank.trace, rank.trace.note(making, site=rank.trace.texts.id(sites.user_site()))
 
     @rank.guarded
-    def done(noted: tuple[TraceWriter, int]) -> None:
-        noted[0].events.patch(noted[1], place_of(NewGroupBegun, "done_ns"), time.monotonic_ns())
+    def done(noted: tuple[TraceWriter, int], at_ns: int) -> None:
+        noted[0].events.patch(noted[1], place_of(NewGroupBegun, "done_ns"), at_ns)
 
     def making(original: Any) -> Any:
         def new_group(*args: Any, **kwargs: Any) -> Any:
-            noted = begun(args, kwargs)
+            noted, at_ns = begun(args, kwargs), GAVE_UP
             try:
-                return original(*args, **kwargs)
+                made = original(*args, **kwargs)
+                at_ns = time.monotonic_ns()
+                return made
             finally:
                 if noted is not None:
-                    done(noted)
+                    done(noted, at_ns)
 
         return new_group
 

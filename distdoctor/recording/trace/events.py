@@ -157,7 +157,7 @@ class InitDone(TraceEvent):
 
 @kind(3)
 class NewGroupBegun(TraceEvent):
-    """new_group was entered. `done_ns`: when it came back, 0: not yet."""
+    """new_group was entered. `done_ns`: when it came back, 0: not yet, -1: with an exception."""
 
     members: Ranks = ()  # (): all
     members_only: bool = False  # use_local_synchronization: only the members take part

@@ -264,7 +264,9 @@ def _waiting(inside: Mapping[int, NewGroup]) -> list[Place]:
 def _words(group: NewGroup, there: Sequence[int], incident: Incident, away: Sequence[int]) -> tuple[str, str]:
     """The title, and where the call of new_group belongs. Ranks who make a group are blamed where they are fewer."""
     members = f"ranks {group.members}" if group.members else "all ranks"
-    waited = have_waited(there) + (f" for {seconds(incident.silence.seconds)}" if incident.silence else "")
+    waited = have_waited(there) + (
+        f" for {seconds(quiet)}" if (quiet := incident.silence.seconds if incident.silence else 0.0) >= 1 else ""
+    )
     if incident.is_tie:
         absent = f"{named(away)} never called it" if away else "they look for each other under different names"
         return (

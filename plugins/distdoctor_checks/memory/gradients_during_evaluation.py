@@ -25,6 +25,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import Evaluation, Memory, mib
 from distdoctor.diagnosis.source.call_edits import loop_within
+from distdoctor.diagnosis.source.keeping_line import keeping_line
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Evaluated
 
@@ -54,12 +55,14 @@ def examine(memory: Memory) -> Iterator[Finding]:
 def _finding(memory: Memory, by_rank: dict[int, Evaluation]) -> Finding:
     ranks = tuple(sorted(by_rank))
     one = max(by_rank.values(), key=lambda each: (each.bytes, each.batches))
+    keeping = keeping_line(memory.recording.sources, one.site, one.variable) if "." in one.variable else None
+    keeps = (Place(keeping.site, ranks, keeping.how),) if keeping is not None else ()
     kept = f": `{one.variable}` keeps {mib(one.bytes)}" + (" of each batch" if one.batches else " to its end")
     return Finding(
         title=f"evaluation records an autograd graph that no backward uses{kept}",
         ranks=ranks,
         place=one.site,
-        places=(Place(one.site, ranks, "evaluates with gradients enabled"),),
+        places=(Place(one.site, ranks, "evaluates with gradients enabled"), *keeps),
         evidence={
             "operations": one.nodes,
             "bytes_per_batch": one.bytes,

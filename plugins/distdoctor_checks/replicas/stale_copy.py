@@ -36,7 +36,7 @@ from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, Replica
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.rank_guard import guards_at
-from distdoctor.diagnosis.source.writes import Write, last_before, writes_into
+from distdoctor.diagnosis.source.writes import Write, last_before, own_test, writes_into
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Copied, CopyUsed
@@ -211,9 +211,9 @@ def _finding(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
             f"{what} differs between {named(course.ranks)} from step {apart[0]} on: they refresh it in different steps"
         )
     made, used = (_site(gradients, kind, course) for kind in (Copied, CopyUsed))
-    writes = writes_into(sources.texts, course.name, made, used) if course.still else []
-    guarded = _guarded(sources, writes, course)
-    perhaps = () if guarded else _under_a_rank(sources, writes, course)
+    writes = [] if course.from_the_start else writes_into(sources.texts, course.name, made, used)
+    guarded = _guarded(sources, writes, course) if course.still else _refreshed(sources, writes, course)
+    perhaps = _under_a_rank(sources, writes, course) if course.still and not guarded else ()
     asked = called_from(sources.texts, made) if made.function == "__init__" else SourceLine()
     return Finding(
         title=title,
@@ -252,6 +252,15 @@ def _guarded(sources: Sources, writes: list[Write], course: CopyCourse) -> tuple
                     Place(write.site, rest, "refreshes the copy"),
                 )
     return ()
+
+
+def _refreshed(sources: Sources, writes: list[Write], course: CopyCourse) -> tuple[Place, ...]:
+    """The condition that each rank answers for itself, and the lines that refresh the copy."""
+    tests = (line for write in writes if (line := own_test(sources.texts, write)) is not None)
+    return (
+        *(Place(line, course.ranks, f"decides on each rank: `{text}`") for line, text in list(tests)[:1]),
+        *(Place(write.site, course.ranks, "refreshes the copy") for write in writes[:4]),
+    )
 
 
 def _under_a_rank(sources: Sources, writes: list[Write], course: CopyCourse) -> tuple[Place, ...]:

@@ -5,8 +5,9 @@ What it means    In a tensor-, sequence- or context-parallel region each rank se
                  there gets part of its gradient on each rank, and the parts must be summed over that group.
 Why it hurts     Each rank steps with its own part: the copies drift slowly and are no longer one layer.
 How we know      The ranks keep other parameters equal, step after step. The weights of a normalization layer also started
-                 equal, and from the first step on their gradients and their bits differ. Or: layers of any kind started
-                 equal on all ranks of a mesh and stay equal over one axis of it only, where the others hold other shards.
+                 equal, and from the first step on, or from one of the earlier half, their gradients and their bits differ
+                 in each. Or: layers of any kind started equal on all ranks of a mesh and stay equal over one axis of it
+                 only, where the others hold other shards.
 What to do       Sum the gradients of replicated parameters over the group that shares them (Megatron marks them
                  `sequence_parallel`), or declare them Replicate() on the mesh and let DTensor do it.
 When it is fine  Normalization layers that are meant to be rank-local: accept it with --ignore DD221.
@@ -16,7 +17,7 @@ Source           Megatron-LM, finalize_model_grads; torch.distributed.tensor.par
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
@@ -48,7 +49,8 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
             if apart:
                 made = module_made(sources.texts, apart[0])
                 peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), names)
-                yield _finding(gradients, peers, apart, made, _equal_on(found[apart[0]], ranks))
+                first = _first_apart([found[apart[0]][rank] for rank in ranks])
+                yield _finding(gradients, peers, apart, made, _equal_on(found[apart[0]], ranks), first)
         yield from _over_another_axis(gradients, optimizer, found, sets)
 
 
@@ -113,16 +115,24 @@ def _is_a_norm_apart(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, .
 
 
 def _is_apart(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
-    """Whether it started equal on these ranks and had other gradients and other bits in each step."""
+    """Whether it started equal on these ranks and parts for good: from some step on, which is no later than half of those on
+    record, it has other gradients and other bits in each of them."""
     mine = [by_rank[rank] for rank in ranks if rank in by_rank]
     if len(mine) < len(ranks) or len({(c.shape, c.start) for c in mine}) > 1:
         return False
-    steps = range(len(mine[0].params))
+    steps, first = len(mine[0].params), _first_apart(mine)
     return (
-        all(all(course.grads) for course in mine)
-        and all(len({course.grads[step] for course in mine}) > 1 for step in steps)
-        and all(len({course.params[step] for course in mine}) > 1 for step in steps)
+        2 * first < steps
+        and all(all(course.grads) for course in mine)
+        and all(len({course.grads[step] for course in mine}) > 1 for step in range(first, steps))
+        and all(len({course.params[step] for course in mine}) > 1 for step in range(first, steps))
     )
+
+
+def _first_apart(courses: Sequence[ParameterCourse]) -> int:
+    """How many steps these stay equal."""
+    steps = len(courses[0].params)
+    return next((step for step in range(steps) if len({course.params[step] for course in courses}) > 1), steps)
 
 
 def _is_in_a_larger_set(sets: Mapping[tuple[int, ...], frozenset[str]], ranks: tuple[int, ...]) -> bool:
@@ -138,16 +148,23 @@ def _equal_on(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) ->
 
 
 def _finding(
-    gradients: Gradients, peers: ReplicaGroup, apart: list[str], made: SourceLine, equal_on: list[list[int]]
+    gradients: Gradients, peers: ReplicaGroup, apart: list[str], made: SourceLine, equal_on: list[list[int]], first: int
 ) -> Finding:
-    update = next(u for u in gradients.ranks[peers.ranks[0]].updates if u.optimizer == peers.optimizer and u.step)
+    """`first`: how many steps they stayed equal."""
+    own = [u for u in gradients.ranks[peers.ranks[0]].updates if u.optimizer == peers.optimizer and u.step]
+    update = own[min(first, len(own) - 1)]
     more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
     owner = gradients.ranks[peers.ranks[0]].info(apart[0], peers.optimizer)
     kind = owner.owner if owner is not None else ""
     parts = " and ".join(named(some) for some in equal_on[:4])
-    how = f"stays so on {parts} only" if equal_on else "has a different gradient on each of them from step 1 on"
+    how = (
+        f"stays so on {parts} only"
+        if equal_on
+        else f"has a different gradient on each of them from step {first + 1} on"
+    )
+    unreduced = f"the gradients of {apart[0]}{more} are not reduced over {named(peers.ranks)}"
     return Finding(
-        title=f"step 1: the gradients of {apart[0]}{more} are not reduced over {named(peers.ranks)}, which share the layer",
+        title=f"step {first + 1}: {unreduced}, which share the layer",
         ranks=peers.ranks,
         confidence=LIKELY,
         place=made or update.site,

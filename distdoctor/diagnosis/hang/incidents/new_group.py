@@ -45,7 +45,8 @@ def judge_named_apart(known: HangFacts, apart: NamedApart) -> Incident:
 
 def find_group_in_the_making(known: HangFacts) -> Stalled | None:
     """The group that some ranks make without others; None where each side makes one of its own."""
-    living = {rank: timeline for rank, timeline in known.facts.timelines.items() if rank not in known.endings}
+    timelines = known.facts.timelines.items()
+    living = {rank: one for rank, one in timelines if rank not in known.endings or Making(one).gave_up}
     return stalled(known.facts, living) if each_its_own(known.facts, living) is None else None
 
 
