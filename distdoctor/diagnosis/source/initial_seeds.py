@@ -102,8 +102,20 @@ def _own_seed(program: UserProgram, call: ast.Call) -> InitialSeed | None:
         for steps, one in enumerate(way, 1):
             if _is_own(one):
                 return InitialSeed(tuple(lines_of_way(program, (call, *way[:steps]))), _edits(program, call, one))
+        raised = _raised_by_rank(program, call, value)
+        if raised is not None:
+            return InitialSeed(tuple(lines_of_way(program, (call, raised))))
     tests = [test for test in deciding_tests(program, call) if is_about_rank(test)]
     return InitialSeed(tuple(lines_of_way(program, (call, *tests[:1]))), only_where=True) if tests else None
+
+
+def _raised_by_rank(program: UserProgram, call: ast.Call, value: ast.expr) -> ast.AugAssign | None:
+    """`args.seed += rank`, in the same body above the call."""
+    written = ast.unparse(value)
+    above = (
+        one for one in program.scope_of(call).assigns if isinstance(one, ast.AugAssign) and one.lineno < call.lineno
+    )
+    return next((one for one in above if ast.unparse(one.target) == written and _is_own(one.value)), None)
 
 
 def _is_own(value: ast.expr) -> bool:

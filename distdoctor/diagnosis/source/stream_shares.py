@@ -11,8 +11,10 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from distdoctor.diagnosis.source.given_values import way_back
 from distdoctor.diagnosis.source.rank_words import names_some_rank, names_world
-from distdoctor.diagnosis.source.source_file import Scope, last_word, source_file
+from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno, source_file
+from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.source_line import SourceLine
 
 _DEALERS = frozenset({"split_dataset_by_node", "split_by_node", "shard"})
@@ -41,6 +43,23 @@ def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> 
         for node in _dealt_in(scope):
             return StreamShare(_line(scope, node), _shuffled_above(scope, node))
     return None
+
+
+def share_of_data(sources: Mapping[str, str], dataset: str) -> SourceLine:
+    """Where a rank takes its share of what the data of the class `dataset` are made of: in that class, or on the way to where one
+    is made; no line where the source shows none."""
+    program = program_of(sources)
+    for scope in program.scopes.values():
+        if dataset in (scope.class_name, scope.of_class):
+            for node in _dealt_in(scope):
+                return _line(scope, node)
+    calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) == dataset]
+    for call in calls:
+        for value in (*call.args, *(word.value for word in call.keywords)):
+            for one in (node for step in way_back(program, value) for node in ast.walk(step)):
+                if _deals(one):
+                    return _line(program.scope_of(one), one)
+    return SourceLine()
 
 
 def _dealt_in(scope: Scope) -> Iterator[ast.expr]:
@@ -85,5 +104,5 @@ def _shuffled_above(scope: Scope, dealt: ast.expr) -> SourceLine:
     return _line(scope, max(above, key=lambda call: call.lineno)) if above else SourceLine()
 
 
-def _line(scope: Scope, node: ast.expr) -> SourceLine:
-    return SourceLine(scope.path, node.lineno, scope.traceback_name)
+def _line(scope: Scope, node: ast.AST) -> SourceLine:
+    return SourceLine(scope.path, lineno(node), scope.traceback_name)

@@ -8,7 +8,8 @@ Why it hurts     Samples of a shard without a rank are never seen; a shard with 
                  twice, an epoch leaves most of them out.
 How we know      DistributedDataParallel or FSDP show which ranks average their gradients; the samplers of those ranks use a
                  different number of shards, or the same shard twice. Shared out twice: each rank reads a Subset of its own of one
-                 dataset, together they are no longer than that, and their samplers deal out shares of them (likely).
+                 dataset, together they are no longer than that, and their samplers deal out shares of them (likely); or the
+                 ranks' data differ, and the source shows where each rank takes its share of them (likely).
 What to do       Omit num_replicas and rank (the process group knows them), or pass the global rank and world size. Share data
                  out once: hand the whole dataset to the sampler, or read a rank's own part with a sampler of one replica.
 When it is fine  Ranks of a tensor- or pipeline-parallel group use one shard on purpose: they do not average gradients with one
@@ -28,6 +29,7 @@ from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.given_values import Line, given_to_sampler
+from distdoctor.diagnosis.source.stream_shares import share_of_data
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording, SourceLine
 
@@ -46,7 +48,10 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
                 yield _finding(passes, known, wrong, _given(passes, sources))
             elif _are_shared_out_twice(passes, known):
                 told.add(str(passes.one.made_line))
-                yield _twice(passes, split_line(sources.texts))
+                yield _twice(passes, split_line(sources.texts), "Subsets")
+            elif _are_parts(passes, known) and (share := share_of_data(sources.texts, passes.one.data.name)):
+                told.add(str(passes.one.made_line))
+                yield _twice(passes, share, "data")
 
 
 def _are_shared_out_twice(together: Together, known: ReplicaSet) -> bool:
@@ -61,7 +66,19 @@ def _are_shared_out_twice(together: Together, known: ReplicaSet) -> bool:
     )
 
 
-def _twice(together: Together, split: SourceLine) -> Finding:
+def _are_parts(together: Together, known: ReplicaSet) -> bool:
+    """Whether every replica reads other data under one name, and a sampler takes a share of that as if they were the same."""
+    passes = list(together.passes.values())
+    return (
+        1 < len(passes) == len(known.ranks) == len({p.sampler_rank for p in passes})
+        and {p.num_replicas for p in passes} == {len(passes)}
+        and all(p.sharded and not p.subset and p.comparable and p.data.pieces for p in passes)
+        and len({p.data.digest for p in passes}) == len(passes)
+        and min(p.length for p in passes) > 0
+    )
+
+
+def _twice(together: Together, split: SourceLine, parts_are: str) -> Finding:
     one, ranks = together.one, together.ranks
     parts = sum(p.length for p in together.passes.values())
     drawn = sum(p.length // p.num_replicas for p in together.passes.values())
@@ -81,7 +98,7 @@ def _twice(together: Together, split: SourceLine) -> Finding:
             "lengths": {rank: p.length for rank, p in list(together.passes.items())[:8]},
             "dataset_length": one.data.length,
         },
-        why=f"the Subsets of {named(ranks)} differ and have {parts:,} of the {one.data.length:,} samples together; samplers with "
+        why=f"the {parts_are} of {named(ranks)} differ and have {parts:,} samples together; samplers with "
         f"num_replicas={one.num_replicas} leave out the shares of the other ranks, which read other data",
         prescriptions=(Prescription("share-out-once"),),
         at_ns=one.started_ns,

@@ -43,7 +43,7 @@ from distdoctor.testing.timing import TimedJob, timed_job
 FEWEST = 4  # steps that were looked at: the first four always are
 _SCATTERING = [int(op) for op in (Op.REDUCE_SCATTER_TENSOR, Op.REDUCE_SCATTER)]  # the latter by gloo in torch 2.14
 _REDUCING = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_REDUCE_COALESCED)] + _SCATTERING
-_OF_DDP = ("no_sync(", "require_backward_grad_sync")
+_OF_DDP = ("no_sync", "require_backward_grad_sync")
 _OF_FULLY_SHARD = ("set_requires_gradient_sync", "no_backward_sync")
 
 
@@ -195,8 +195,10 @@ def _guard(sources: Sources, loss: SourceLine) -> SourceLine:
 
 
 def _guard_of_ddp(sources: Sources, loss: SourceLine) -> SourceLine:
-    """The line near the backward pass that leaves out the averages of DistributedDataParallel."""
-    return next((line for word in _OF_DDP if (line := line_with(sources.texts, loss, word))), SourceLine())
+    """The line near the backward pass that leaves out the averages of DistributedDataParallel, else the first of another file."""
+    files = (loss, *(SourceLine(path, 1) for path in sorted(sources.texts) if path != loss.path))
+    lines = (line_with(sources.texts, near, word) for near in files for word in _OF_DDP)
+    return next(filter(None, lines), SourceLine())
 
 
 def _unguarded(found: dict[int, Repeated], guard: SourceLine) -> Finding:

@@ -44,3 +44,40 @@ def test_parts_of_their_own_that_a_sampler_shares_out_once_more_are_told() -> No
 )
 def test_data_that_are_shared_out_once_are_left_alone(outer: object, num_replicas: int) -> None:
     assert not told(outer, 100, num_replicas)
+
+
+DEALT = "rows = load()[rank::world_size]\ndata = Digits(rows)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "digest", "codes"),
+    [
+        (DEALT, OWN, ["DD311"]),
+        ("data = Digits(load())\n", OWN, []),  # an object may hold its rank's number
+        (DEALT, "aaaaaaaaaaaaaaaa", []),
+    ],
+    ids=["dealt out", "whole", "the same data"],
+)
+def test_a_share_that_the_source_shows_is_told_where_the_data_differ(
+    source: str, digest: object, codes: list[str]
+) -> None:
+    job = sampled_job(ranks=2, length=100)
+    for epoch in range(2):
+        job.train(epoch=epoch, digest=digest, epoch_told=epoch, set_epoch_calls=epoch + 1)
+    findings = examine(job.recording(sources={"/job/train.py": source}), CHECKS.values()).findings
+
+    assert [one.code for one in findings if one.code in ("DD311", "DD313")] == codes
+
+
+def test_data_of_another_length_on_each_rank_are_told() -> None:
+    job = sampled_job(ranks=2, length=100)
+    for epoch in range(2):
+        lengths = {0: 100, 1: 92}
+        orders = {rank: list(range(rank, length, 2)) for rank, length in lengths.items()}
+        job.train(
+            epoch=epoch, orders=orders, dataset_length=lengths, digest=OWN, epoch_told=epoch, set_epoch_calls=epoch + 1
+        )
+    (finding,) = [one for one in examine(job.recording(), CHECKS.values()).findings if one.code == "DD313"]
+
+    assert finding.confidence is LIKELY
+    assert "(100 on rank 0, 92 on rank 1)" in finding.title

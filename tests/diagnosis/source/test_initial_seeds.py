@@ -78,3 +78,12 @@ def test_the_edit_takes_the_rank_out_of_what_seeds() -> None:
         assert found is not None
         changed, _ = applied(_source(before, "model = Net()"), found.edits)
         assert changed == _source(after or before, "model = Net()")
+
+
+def test_a_seed_to_which_the_rank_was_added_above_is_shown_with_that_line() -> None:
+    assert _told(_seed("args.seed += rank", "torch.manual_seed(args.seed)", "model = Net()")) == [
+        (13, "torch.manual_seed(args.seed)"),
+        (12, "args.seed += rank"),
+    ]
+    assert _told(_seed("args.seed += 1", "torch.manual_seed(args.seed)", "model = Net()")) == []
+    assert _told(_seed("torch.manual_seed(args.seed)", "args.seed += rank", "model = Net()")) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.stream_shares import stream_share
+from distdoctor.diagnosis.source.stream_shares import share_of_data, stream_share
 from distdoctor.recording.source_line import SourceLine
 
 CLASS = """class Stream(IterableDataset):
@@ -47,3 +47,24 @@ def test_a_share_that_is_dealt_where_the_loader_is_made_counts_and_one_elsewhere
     assert found is not None
     assert (found.shuffled.line, found.dealt.line) == (2, 2)
     assert stream_share({"/job/train.py": text.format(name="evaluate")}, "Stream", MADE) is None
+
+
+TABLE = """def main():
+    table = Table.load(){shard}
+    data = Frames(table)
+    return prepare(DataLoader(data))
+
+
+class Frames(Dataset):
+    def __init__(self, table):
+        self.rows = table.rows{slice}
+"""
+
+
+def test_the_share_of_which_data_are_made_is_found_on_the_way_to_them_and_in_their_class() -> None:
+    def found(shard: str = "", slice_: str = "") -> int:
+        return share_of_data({"/job/train.py": TABLE.format(shard=shard, slice=slice_)}, "Frames").line
+
+    assert found(".shard(num_shards=world_size, index=rank)") == 2
+    assert found(slice_="[rank::world_size]") == 9
+    assert not found()
