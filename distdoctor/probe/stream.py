@@ -21,6 +21,7 @@ class ProbeStream:
     def __init__(self, rank: Rank, trace: TraceWriter, deep: bool) -> None:
         self.rank, self.trace, self.deep = rank, trace, deep
         self.off = False
+        self._left_out: set[str] = set()
 
     def guarded(self, function: Function) -> Function:
         """`function` as a callback for the host: it returns None and raises nothing; after trouble it does nothing."""
@@ -38,6 +39,12 @@ class ProbeStream:
                 return None
 
         return call  # type: ignore[return-value]
+
+    def leave_out(self, what: str, error: Exception) -> None:
+        """Note what could not be looked at, the first of its kind. The stream goes on, and nobody takes it for whole."""
+        if what not in self._left_out:
+            self._left_out.add(what)
+            self.trace.note_trouble(f"{self.name}: {what}: {type(error).__name__}: {error}")
 
     def _note_trouble(self, error: Exception) -> None:
         try:

@@ -44,18 +44,32 @@ def test_ranks_whose_probes_all_break_train_together_as_before(tmp_path: Path) -
     assert told(str(folder))[0]
 
 
+BROKEN = {
+    "checkpoints": "checkpoints.stream:absolute,_begins_aside,writer:Texts.id,environment:_device_count,watch_end.at_exit,"
+    "optimizer_steps:_prepares,ModuleTrees._parameter,ModuleTrees._child",
+    "alone": "generators:_entries,generators:drawn_from,Slots.place,Slots.watch,Slots._look,holders:_length,HolderScan._unit,"
+    "HolderScan._of_class",  # what looks at things one by one, and what workers do
+}
+
+
 @pytest.mark.job
+@pytest.mark.parametrize("training", BROKEN)
 def test_a_bug_in_one_function_is_told_and_changes_neither_result_nor_exit_code_nor_standard_error(
-    tmp_path: Path,
+    tmp_path: Path, training: str
 ) -> None:
     """A few of the functions that `benchmarks/probe_bugs.py` goes through."""
     sweep = Path(__file__).parents[2] / "benchmarks" / "probe_bugs.py"
-    functions = (
-        "checkpoints.stream:absolute,_begins_aside,writer:Texts.id,environment:_device_count,watch_end.at_exit,"
-        "optimizer_steps:_prepares,ModuleTrees._parameter,ModuleTrees._child"
-    )
     results = tmp_path / "results"
-    command = [sys.executable, str(sweep), "--training", "checkpoints", "--only", functions, "--results", str(results)]
+    command = [
+        sys.executable,
+        str(sweep),
+        "--training",
+        training,
+        "--only",
+        BROKEN[training],
+        "--results",
+        str(results),
+    ]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
 

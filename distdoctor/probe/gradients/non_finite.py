@@ -73,9 +73,12 @@ class Origins:
     def _kept_origin(self, root: Tensor) -> tuple[str, str] | None:
         try:
             return origin_of(root, self._holder_of)
-        except Exception as error:  # a part of the graph was gone through before, and is free
+        except RuntimeError as error:  # a part of the graph was gone through before, and is free
             hand_on(error)
-            return None
+        except Exception as error:
+            hand_on(error)
+            self.context.leave_out("where a loss comes from", error)
+        return None
 
     def _holder_of(self, parameter: Tensor) -> tuple[str, str]:
         held = self.context.trees.names([parameter]).get(id(parameter))

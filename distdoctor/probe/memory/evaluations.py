@@ -99,7 +99,10 @@ class Evaluations:
 
     def _look(self) -> None:
         """At who holds most of this evaluation's graph: that of an earlier one is no news."""
-        units = HolderScan(self.context.known, since=self._first, only_frames=True, seconds=0.05).units()
+        scan = HolderScan(self.context.known, since=self._first, only_frames=True, seconds=0.05)
+        units = scan.units()
+        if scan.failure is not None:
+            self.context.leave_out("a holder was left out", scan.failure)
         largest = max(units, key=lambda unit: unit.graph.saved, default=None)
         if largest is not None and largest.graph.saved:
             self._label, self._bytes = largest.label, largest.graph.saved

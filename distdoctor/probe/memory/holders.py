@@ -53,14 +53,12 @@ class Unit(NamedTuple):
     flags: int
 
 
-FAILURES = 3  # of the first holders, one after the other, which are too many to be accidents
-
-
 @dataclass
 class HolderScan:
     """One look at everything that is held. `known` are storages that belong to the model and its optimizers.
 
-    Of graphs, operations with a number below `since` do not count, and those below `before` count as old.
+    Of graphs, operations with a number below `since` do not count, and those below `before` count as old. `failure` is an error
+    of ours that left a holder out.
     """
 
     known: Storages
@@ -69,6 +67,7 @@ class HolderScan:
     seconds: float = 0.02
     only_frames: bool = False
     models: Sequence[nn.Module] = ()  # whoever holds them: a trainer's model is no variable of the user's
+    failure: Exception | None = None
     _seen: set[int] = field(default_factory=set)
     _deadline: float = 0.0
     _piles: dict[tuple[str, types.CodeType], list[Any]] = field(
@@ -79,19 +78,15 @@ class HolderScan:
         """Every holder with tensors in it."""
         self._deadline = thread_time() + self.seconds
         found: list[Unit] = []
-        looked = failed = 0
         with torch._C.DisableTorchFunctionSubclass():  # a subclass of Tensor must not hear of it
             for label, value, site in self._roots():
                 if thread_time() > self._deadline:
                     break
-                looked += 1
                 try:
                     self._below(label, value, site, found)
-                except Exception as error:  # another thread is at work on it, or it is like nothing that we know
+                except Exception as error:
                     hand_on(error)
-                    failed += 1
-                    if failed == looked == FAILURES:
-                        raise  # no: it is us
+                    self.failure = self.failure if _is_theirs(error) else error
         for (_, code), (label, hooks, most) in self._piles.items():
             if most >= _PILED:
                 site = site_text(code.co_filename, 0, code.co_name)
@@ -275,6 +270,11 @@ def users_class(value: Any) -> str:
     module = sys.modules.get(type(value).__module__)
     path = getattr(module, "__dict__", {}).get("__file__")
     return path if isinstance(path, str) and sites.belongs_to_user(path) else ""
+
+
+def _is_theirs(error: Exception) -> bool:
+    """Whether a holder raised it that another thread is at work on, or a module that was never set up; all else is ours."""
+    return isinstance(error, (RuntimeError, ReferenceError)) or isinstance(getattr(error, "obj", None), nn.Module)
 
 
 def _written_as(hook: Any) -> tuple[types.CodeType | None, Any]:

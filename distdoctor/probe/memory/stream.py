@@ -232,7 +232,10 @@ class MemoryStream(MemoryContext):
         self.count_categories()
         before, self._looked_at = self._looked_at, graphs.now()
         limit = 0.2 if self.deep else 0.02
-        units = HolderScan(self.known, before=before, seconds=limit, models=self.trees.roots()).units()
+        scan = HolderScan(self.known, before=before, seconds=limit, models=self.trees.roots())
+        units = scan.units()
+        if scan.failure is not None:
+            self.leave_out("a holder was left out", scan.failure)
         worth = [one for one in units if one.flags & HolderFlag.GRAPH or one.bytes >= LEAST_BYTES or one.kind == HOOKS]
         worth.sort(key=lambda one: (-one.graph.old, -one.graph.saved, -one.bytes))
         for unit in worth[:MOST_UNITS]:

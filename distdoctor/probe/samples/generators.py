@@ -24,6 +24,7 @@ ENTRIES = 64  # of each
 _WORDS = 624  # of the state of a Mersenne Twister, all of which it replaces at a time
 _TWISTS = 8192  # that one batch may draw: five million words
 _AT_A_TIME = 256
+_CONTAINERS = (dict, list, tuple)
 _NOT_ENTERED = (str, bytes, int, float, complex, torch.Tensor, types.ModuleType, types.FunctionType, type)
 
 
@@ -55,24 +56,28 @@ def held_by(dataset: Any) -> list[Any]:
             left -= 1
             one, level = level[0], level[1:]
             inside = _entries(one)
-            named = {id(inner): inner for inner in inside if not isinstance(inner, _NOT_ENTERED)}
+            named = {id(inner): inner for inner in inside if not issubclass(type(inner), _NOT_ENTERED)}
             fresh = [inner for at, inner in named.items() if at not in seen]
             seen.update(named)
             found += [inner for inner in fresh if _is_generator(inner)]
-            level += [inner for inner in fresh if isinstance(inner, (dict, list, tuple))]
+            level += [inner for inner in fresh if issubclass(type(inner), _CONTAINERS)]
             below += [inner for inner in fresh if attributes_of(inner)]
         level = below
     return found
 
 
 def _entries(one: Any) -> list[Any]:
-    inside = one if isinstance(one, (dict, list, tuple)) else attributes_of(one)
-    return list(inside.values())[:ENTRIES] if isinstance(inside, dict) else list(inside[:ENTRIES])
+    """What lies in a container, or in the attributes of another object; no code of its class is run."""
+    inside: Any = one if issubclass(type(one), _CONTAINERS) else attributes_of(one)
+    if issubclass(type(inside), dict):
+        return list(dict.values(inside))[:ENTRIES]
+    kind: Any = list if issubclass(type(inside), list) else tuple
+    return list(kind.__getitem__(inside, slice(ENTRIES)))
 
 
 def _is_generator(held: Any) -> bool:
-    if isinstance(held, torch.Generator):
-        return held.device.type == "cpu"
+    if issubclass(type(held), torch.Generator):
+        return bool(held.device.type == "cpu")
     return type(held) is random.Random or _numpy_state(held) is not None
 
 

@@ -1,6 +1,7 @@
 """Which random state each DataLoader worker begins an epoch with, and which generators its samples draw from.
 
-Workers record nothing themselves. Each leaves 40 bytes in memory that it shares with the rank, and the rank writes them down.
+Workers record nothing themselves. Each leaves 40 bytes in memory that it shares with the rank, and why it could not where
+something of ours failed it; the rank writes them down.
 Only states are read, nothing is drawn, and only around the first two batches of a pass; afterwards the fetcher is torch's own
 again. Forked workers are copies of the rank and share its memory. Spawned ones (`spawn`, `forkserver`) begin anew: they learn of
 a file in the run folder from the function that initialises them, which goes to them together with the user's own.
@@ -32,7 +33,9 @@ WORKERS = 16  # of one loader
 BATCHES = 2  # of one worker
 _SLOT = struct.Struct("<BB6x4Q")  # batches looked at, generators drawn from (a bit each), digests of the states before
 _OWN = 1 << RNG_SOURCES.index("dataset")
-SLOTS_BYTES = _SLOT.size * PASSES * WORKERS
+_REASON_BYTES = 120
+_SLOT_BYTES = _SLOT.size + _REASON_BYTES
+SLOTS_BYTES = _SLOT_BYTES * PASSES * WORKERS
 
 
 class Slots:
@@ -43,22 +46,40 @@ class Slots:
         self.number = number  # of the iterator that is being made; -1: it is not looked at
 
     def read(self, number: int, worker: int) -> tuple[int, int, tuple[int, ...]]:
-        batches, drawn, *digests = _SLOT.unpack_from(self.memory, _SLOT.size * (number * WORKERS + worker))
+        batches, drawn, *digests = _SLOT.unpack_from(self.memory, _SLOT_BYTES * (number * WORKERS + worker))
         return batches, drawn, tuple(digests)
+
+    def reason(self, number: int, worker: int) -> str:
+        """Why that worker was not looked at to the end; "" where nothing of ours failed."""
+        at = _SLOT_BYTES * (number * WORKERS + worker) + _SLOT.size
+        return self.memory[at : at + _REASON_BYTES].rstrip(b"\0").decode("utf-8", "replace")
+
+    def failed(self, error: Exception, at: int) -> None:
+        """Leave the reason in the slot at `at`. What another thread changes meanwhile is no bug of ours."""
+        try:
+            if not isinstance(error, RuntimeError):
+                words = f"{type(error).__name__}: {error}".encode("utf-8", "replace")[:_REASON_BYTES]
+                self.memory[at + _SLOT.size : at + _SLOT.size + len(words)] = words
+        except Exception as another:
+            hand_on(another)
+
+    def place(self) -> int:
+        """Where the slot of this process begins; -1: it has none."""
+        info = get_worker_info()
+        worker = info.id if info is not None else 0
+        return _SLOT_BYTES * (self.number * WORKERS + worker) if self.number >= 0 and worker < WORKERS else -1
 
     def watch(self, fetcher: Any, dataset: Any) -> None:
         """Look at the states before and after the first batches of this fetcher, in whatever process it is."""
-        info = get_worker_info()
-        worker = info.id if info is not None else 0
-        if self.number < 0 or worker >= WORKERS:
+        at = self.place()
+        if at < 0:
             return
-        at = _SLOT.size * (self.number * WORKERS + worker)
-        if info is not None:
+        if get_worker_info() is not None:
             self.number = -1  # of this worker's copy: what it reads in later epochs has no slot
         original, left = fetcher.fetch, [BATCHES]
 
         def fetch(index: Any) -> Any:
-            before = _look(dataset)
+            before = self._look(dataset, at)
             try:
                 return original(index)
             finally:
@@ -86,8 +107,18 @@ class Slots:
             _SLOT.pack_into(self.memory, at, batches + 1, drawn | (_OWN if own else 0), *digests)
         except Exception as error:
             hand_on(error)
+            self.failed(error, at)
             return False
         return True
+
+    def _look(self, dataset: Any, at: int) -> _Look | None:
+        """None when the states cannot be read, which ends the look."""
+        try:
+            return _Look(generators.read(generators.defaults()), generators.read(generators.held_by(dataset)))
+        except Exception as error:
+            hand_on(error)
+            self.failed(error, at)
+            return None
 
 
 class WorkerRngWatch(Slots):
@@ -100,6 +131,7 @@ class WorkerRngWatch(Slots):
         self.waiting: deque[tuple[int, Any, int]] = deque()  # (number, pass, workers), not written down yet
         self.spawned: dict[int, Slots] = {}  # by the number of the iterator
         self._file: mmap.mmap | None = None
+        self._failure_told = False
         self._path = os.path.join(rank.folder, f"{file_stem(trace.rank, trace.attempt)}.workers")
 
     def about_to_iterate(self) -> None:
@@ -118,9 +150,18 @@ class WorkerRngWatch(Slots):
             number, one, workers = self.waiting.popleft()
             left = [self._slots_of(number).read(number, worker) for worker in range(min(max(workers, 1), WORKERS))]
             if all(batches >= BATCHES for batches, _, _ in left) or last or one.ended:
+                self._tell_failure(number, len(left))
                 self._event(one.seq, workers, left)
             else:
                 self.waiting.append((number, one, workers))
+
+    def _tell_failure(self, number: int, workers: int) -> None:
+        """Note the first bug of ours that kept a worker from being looked at."""
+        reasons = (self._slots_of(number).reason(number, worker) for worker in range(workers))
+        reason = next(filter(None, reasons), "")
+        if reason and not self._failure_told:
+            self._failure_told = True
+            self.trace.note_trouble(f"workers: random states were not read: {reason}")
 
     def _event(self, seq: int, workers: int, left: list[tuple[int, int, tuple[int, ...]]]) -> None:
         drawn = 0
@@ -190,15 +231,6 @@ class _Look(NamedTuple):
     own: list[Reading]
 
 
-def _look(dataset: Any) -> _Look | None:
-    """None when the states cannot be read, which ends the look."""
-    try:
-        return _Look(generators.read(generators.defaults()), generators.read(generators.held_by(dataset)))
-    except Exception as error:
-        hand_on(error)
-        return None
-
-
 def install(rank: Rank, trace: TraceWriter) -> WorkerRngWatch:
     """Watch the fetchers of every loader from now on."""
     assert len(RNG_SOURCES) == 4
@@ -232,10 +264,13 @@ def _watch_fetchers(slots: Slots, wanted: Callable[[], bool]) -> None:
         def create_fetcher(kind: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
             fetcher = original(kind, dataset, *args, **kwargs)
             if kind == dataloader._DatasetKind.Map and wanted():
+                at = 0  # also where it is the place that cannot be told
                 try:
+                    at = max(slots.place(), 0)
                     slots.watch(fetcher, dataset)
                 except Exception as error:
                     hand_on(error)
+                    slots.failed(error, at)
                     fetcher.__dict__.pop("fetch", None)
             return fetcher
 

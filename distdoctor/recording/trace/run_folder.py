@@ -59,7 +59,14 @@ from distdoctor.recording.trace.sample_bitmap import kept_files
 
 JOB_FILE = "job.json"
 _SOCKET = re.compile(r"rank-(\d{1,9})\.a(\d{1,9})\.sock$", re.ASCII)
-_END_ALONE = ("gradients", "memory", "checkpoints", "environment", "flight")  # their trouble ends nothing else
+_END_ALONE = (
+    "gradients",
+    "memory",
+    "checkpoints",
+    "environment",
+    "flight",
+    "workers",
+)  # their trouble ends nothing else
 _TRACE = re.compile(
     r"rank-(\d{1,9})\.a(\d{1,9})\.trace(?:\.memory-(\d{1,9})-(\d{1,9})(?:-([0-9a-f]*)-(\d{1,18})(?:-(\d{1,18}))?)?)?$",
     re.ASCII,
