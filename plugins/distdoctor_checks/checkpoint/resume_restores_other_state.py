@@ -31,8 +31,6 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
 from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards
 from distdoctor.diagnosis.checkpoint.restored import (
-    BESIDE,
-    COPIES,
     RNG,
     ROUNDED,
     WORDS,
@@ -50,7 +48,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.replay import Replay
 from distdoctor.recording.trace.events import Loading, Untied
-from distdoctor.recording.trace.state_file import MOMENTS, SCHEDULE, WEIGHTS
+from distdoctor.recording.trace.state_file import BESIDE, COPIES, MOMENTS, SCHEDULE, WEIGHTS
 
 
 @check("DD706", "resume-restores-other-state", severity=WARNING, live=False)
