@@ -8,7 +8,9 @@ Why it hurts     The shared parameters take a different step on each rank, so th
 How we know      Before the step these parameters are bit-identical; at the optimizer step their gradients differ by one factor
                  that is the same for all of them and different on each rank. Of shards (DTensors): a few elements of the
                  reduced gradient and of the one that the optimizer uses differ by one factor on each rank, and by another one
-                 on another rank, in two steps or more.
+                 on another rank, in two steps or more. Or DistributedDataParallel makes all gradients equal, and a function
+                 that squares gradients sums one number over the same ranks in three steps or more: each is counted several
+                 times.
 What to do       Sum the squares of sharded gradients over the group that shards them, count replicated ones once, take the
                  root, and clip by that norm on every rank. With DTensor parameters, clip_grad_norm_ does this.
 When it is fine  Never for parameters that ranks share, or of which they hold shards: the factor must be the same on all of them.
@@ -19,22 +21,24 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.diagnosis.replicas.wording import event_site, line_with
+from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import ClipNorm
-from distdoctor.recording.trace.layout import SPOTS, TensorFlag, UpdateFlag
+from distdoctor.recording.trace.layout import SPOTS, CallFlag, Op, ReduceOp, TensorFlag, UpdateFlag
 
 ALIKE = 2e-5  # relative: norms are kept in 32 bits
 APART = 1e-4
@@ -42,7 +46,10 @@ FAR = 1e-3  # factors of two ranks, whose elements were rounded
 _SQUARES = ("square", ".pow(2", "** 2", "norm(")
 _HOLDS_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SCALES, _NORMS = (".mul_(", ".div_(", "_foreach_mul_("), ("norm", "sqrt", "** 0.5")
-ENOUGH = 3  # parameters, or elements, with the same factor; that does not happen by itself
+_DIVIDES = re.compile(r"world|get_world_size|\bAVG\b|\.div_?\(|\.size\(\)")
+LARGEST_NUMBER = 8  # bytes of one number
+MOST_CALLS = 4096  # of one rank that are looked at, the latest
+ENOUGH = 3  # parameters, elements or steps, with the same factor; that does not happen by itself
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,10 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         scaled = _first_scaled(courses(gradients.ranks, optimizer, holders))
         if scaled is not None:
             yield _finding(scaled, optimizer, gradients, sources)
+    for peers in gradients.peers:
+        if peers.by == WRAPPER and not peers.names and _hold_all(gradients, peers):
+            for site, steps in _summed_norms(gradients.ranks[peers.ranks[0]].log, peers.ranks, sources):
+                yield _summed_finding(peers, site, steps, gradients, sources)
     shards = _first_scaled_shards(gradients)
     if shards is not None:
         yield _shards_finding(shards, gradients, sources)
@@ -125,6 +136,66 @@ def _finding(scaled: ScaledGradients, optimizer: int, gradients: Gradients, sour
         prescriptions=(Prescription("norm-over-every-shard"),),
         at_ns=update.at_ns,
     )  # fmt: skip
+
+
+def _hold_all(gradients: Gradients, peers: ReplicaGroup) -> bool:
+    """Whether each of these ranks holds everything that the optimizer trains, and nothing that the others do not."""
+    every = (one for one in gradients.tensors_of(peers.ranks) if one.optimizer == peers.optimizer)
+    return all(one.agree == peers.ranks for one in every if not one.flags & TensorFlag.BUFFER)
+
+
+def _summed_norms(log: RankTrace, ranks: tuple[int, ...], sources: Sources) -> Iterator[tuple[SourceLine, int]]:
+    """(line, steps) of sums of one number over these ranks, in functions that square gradients and do not divide by the ranks."""
+    groups = {group.name: tuple(sorted(group.ranks)) for group in log.group_list()}
+    calls = log.calls
+    sums = (calls["op"] == Op.ALL_REDUCE) & (calls["reduce_op"] == ReduceOp.SUM) & (calls["nbytes"] <= LARGEST_NUMBER)
+    steps: dict[SourceLine, set[int]] = defaultdict(set)
+    for row in calls[sums & ((calls["flags"] & CallFlag.NATIVE) == 0)][-MOST_CALLS:]:
+        call = log.call(row)
+        if groups.get(call.group) == ranks:
+            steps[call.site].add(call.step)
+    yield from (
+        (site, len(of)) for site, of in steps.items() if len(of) >= ENOUGH and _squares_gradients(sources, site)
+    )
+
+
+def _squares_gradients(sources: Sources, site: SourceLine) -> bool:
+    file = source_file(sources.texts, site.path)
+    function = file.function_at(site.line) if file is not None else None
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    lines = _own_lines(sources.texts[site.path], function)
+    body = "\n".join(text for number, text in lines.items() if number >= function.body[0].lineno)
+    return ".grad" in body and any(word in body for word in _SQUARES) and not _DIVIDES.search(body)
+
+
+def _summed_finding(
+    peers: ReplicaGroup, site: SourceLine, steps: int, gradients: Gradients, sources: Sources
+) -> Finding:
+    update = next(u for u in gradients.ranks[peers.ranks[0]].updates if u.optimizer == peers.optimizer and u.step)
+    asked, count = called_from(sources.texts, site), len(peers.ranks)
+    return Finding(
+        title=f"the gradients' norm adds up what {named(peers.ranks)} all hold: it is {math.sqrt(count):.3g} times too large",
+        ranks=peers.ranks,
+        severity=WARNING,
+        confidence=LIKELY,
+        place=asked or site,
+        places=(
+            *((Place(asked, peers.ranks, "takes the norm over these ranks"),) if asked else ()),
+            Place(site, peers.ranks, f"sums the squares over {count} ranks"),
+            Place(update.site, peers.ranks, "the optimizer steps"),
+        ),
+        evidence={"steps": steps, "ranks_that_hold_each_gradient": count},
+        why=f"after DistributedDataParallel has averaged, each of {named(peers.ranks)} holds each gradient whole, and in {steps} "
+        "steps one number was summed over them in a function that squares gradients",
+        prescriptions=(
+            Prescription(
+                "norm-over-every-shard",
+                change="take the norm of what a rank holds, as torch.nn.utils.clip_grad_norm_ does: nothing is missing on it",
+            ),
+        ),
+        at_ns=update.at_ns,
+    )
 
 
 def _first_scaled_shards(gradients: Gradients) -> ScaledGradients | None:

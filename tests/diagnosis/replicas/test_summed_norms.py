@@ -1,0 +1,53 @@
+"""Norms that add up, over ranks, gradients that all of these ranks hold."""
+
+from __future__ import annotations
+
+import pytest
+from sick import PLUGINS
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding
+from distdoctor.testing.gradients import trained_job
+
+CLIP = """def clip(parameters, limit, group):
+    total = sum(p.grad.norm() ** 2 for p in parameters)
+    dist.all_reduce(total{op}, group=group)
+    total = total{mean}.sqrt()
+    for p in parameters:
+        p.grad.mul_(limit / total)
+
+
+def step(model):
+    clip(list(model.parameters()), 1.0, None)
+"""
+SITE = "/job/clip.py:3 clip"
+
+
+def told(source: str, *, wrapped: bool = True, **about: object) -> list[Finding]:
+    job = trained_job(2, wrapped=wrapped).initial()
+    for _ in range(4):
+        job.collective("all_reduce", [1], site=SITE, **about).step()  # type: ignore[arg-type]
+    checks = [check for check in PLUGINS.checks.values() if check.code == "DD220"]
+    return list(examine(job.recording(sources={"/job/clip.py": source}), checks).findings)
+
+
+def test_squares_that_are_summed_over_replicas_are_told() -> None:
+    (finding,) = told(CLIP.format(op="", mean=""))
+
+    assert (finding.ranks, finding.severity, finding.confidence) == ((0, 1), WARNING, LIKELY)
+    assert "1.41 times too large" in finding.title
+    assert [place.site.line for place in finding.places[:2]] == [10, 3]
+
+
+@pytest.mark.parametrize(
+    ("source", "about"),
+    [
+        (CLIP.format(op="", mean=" / dist.get_world_size(group)"), {}),
+        (CLIP.format(op=", op=dist.ReduceOp.MAX", mean=""), {"reduce_op": "max"}),
+        (CLIP.format(op="", mean=""), {"wrapped": False}),
+        ("def mean(loss):\n    total = loss.detach()\n    dist.all_reduce(total)\n", {}),
+    ],
+    ids=["their mean", "the largest", "nobody knows who holds what", "a loss"],
+)
+def test_other_sums_of_one_number_are_left_alone(source: str, about: dict[str, object]) -> None:
+    assert told(source, **about) == []  # type: ignore[arg-type]
