@@ -5,10 +5,11 @@
 
 FOLDER holds programs and a `manifest.json`, a list of
     {"name", "file", "nproc", "args", "env", "launcher": "torchrun" | "python", "kind": "sick" | "fixed" | "healthy",
-     "codes": accepted codes, "ranks": the odd ranks ([]: not asked), "line": the deciding line, "tolerated": codes that are
+     "codes": accepted codes, "ranks": the odd ranks ([]: not asked), "line": the deciding line, "lines": of programs of several
+     files every line that decides, `data.py:27`, "tolerated": codes that are
      true of a healthy program, "part2": {"args", "nproc"} a second run in the same folder,
      "truth": what is wrong in words, "source": where the idea comes from}.
-Of these `name`, `file`, `nproc` and `kind` are needed. `benchmarks/programs/` holds 737 such programs, written after public
+Of these `name`, `file`, `nproc` and `kind` are needed. `benchmarks/programs/` holds 844 such programs, written after public
 issues by people who had not read the checks.
 Every program runs in a copy of FOLDER, without a terminal, under `distdoctor run --on-hang abort`; one that still stands after
 `--limit` seconds is interrupted as by Ctrl-C and judged by what is known then. Its standard input is open and silent, like a
@@ -90,13 +91,18 @@ def judged(case: dict[str, Any], reports: list[dict[str, Any]], result: Result) 
         result.undecided = (
             not result.ranks_right and first.get("undecided", False) and set(case["ranks"]) < set(first["ranks"])
         )
-        result.line_shown = case.get("line") in lines_of(first)
+        places = lines_of(first)
+        wanted = set(case.get("lines", ()))
+        result.line_shown = (
+            bool(wanted & places) if wanted else case.get("line") in {int(one.rpartition(":")[2]) for one in places}
+        )
     return result
 
 
-def lines_of(finding: dict[str, Any]) -> set[int]:
-    """Every line that the finding points at."""
-    return {place["line"] for place in (finding["place"], *finding["places"]) if place and place.get("line")}
+def lines_of(finding: dict[str, Any]) -> set[str]:
+    """Every line that the finding points at: `data.py:27`."""
+    places = (place for place in (finding["place"], *finding["places"]) if place and place.get("line"))
+    return {f"{Path(place['path']).name}:{place['line']}" for place in places}
 
 
 def command_of(case: dict[str, Any], folder: Path, by: str = "run") -> list[str]:

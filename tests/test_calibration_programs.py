@@ -15,7 +15,7 @@ from distdoctor import plugins
 
 PROGRAMS = Path(__file__).parents[1] / "benchmarks" / "programs"
 FAMILIES = sorted(path.parent.name for path in PROGRAMS.glob("*/manifest.json"))
-KNOWN = {"name", "file", "nproc", "kind", "codes", "ranks", "line", "tolerated", "part2", "args", "env", "launcher",
+KNOWN = {"name", "file", "nproc", "kind", "codes", "ranks", "line", "lines", "tolerated", "part2", "args", "env", "launcher",
          "truth", "source"}  # fmt: skip
 
 
@@ -33,6 +33,7 @@ def test_there_are_programs_of_all_families() -> None:
         "hangs",
         "later_mixed",
         "mixed",
+        "module_mixed",
         "more_hangs",
         "more_mixed",
         "more_silent",
@@ -52,12 +53,12 @@ def test_every_program_is_there_once_and_compiles(family: str) -> None:
         assert set(case) <= KNOWN
         assert case["kind"] in {"sick", "fixed", "healthy"}
         ast.parse((PROGRAMS / family / case["file"]).read_text())
-    files = {path.name: path for path in (PROGRAMS / family).glob("*.py")}
-    programs = {case["file"] for case in every}
-    assert programs <= files.keys()
-    imported = {name for program in programs for name in imports_of(files[program])}
-    for helper in files.keys() - programs:
-        assert helper.removesuffix(".py") in imported, f"nobody imports {helper}"
+    files = set((PROGRAMS / family).rglob("*.py"))
+    programs = {PROGRAMS / family / case["file"] for case in every}
+    assert programs <= files
+    imported = {(path.parent, name) for path in files for name in imports_of(path)}
+    for helper in files - programs:
+        assert (helper.parent, helper.stem) in imported, f"nobody imports {helper}"
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -77,5 +78,8 @@ def test_every_sick_program_names_codes_that_exist_and_a_line_of_its_own(family:
         if case["kind"] == "sick":
             assert case["codes"], case["name"]
             assert set(case["codes"]) <= checks, case["name"]
-            assert 0 < case["line"] <= len((PROGRAMS / family / case["file"]).read_text().splitlines()), case["name"]
+            folder = (PROGRAMS / family / case["file"]).parent
+            for place in case.get("lines", [f"{Path(case['file']).name}:{case['line']}"]):
+                file, _, line = place.partition(":")
+                assert 0 < int(line) <= len((folder / file).read_text().splitlines()), (case["name"], place)
             assert all(0 <= rank < case["nproc"] for rank in case["ranks"]), case["name"]

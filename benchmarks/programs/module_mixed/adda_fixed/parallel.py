@@ -1,0 +1,24 @@
+"""Data parallelism by hand, for models that DDP can't trace."""
+import torch
+import torch.distributed as dist
+
+
+class GradAverager:
+    def __init__(self, model):
+        self.params = [p for p in model.parameters() if p.requires_grad]
+        self.world = dist.get_world_size()
+
+    @torch.no_grad()
+    def broadcast(self):
+        for p in self.params:
+            dist.broadcast(p.data, src=0)
+
+    @torch.no_grad()
+    def average(self):
+        for p in self.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        flat = torch.cat([p.grad.flatten() for p in self.params])
+        dist.all_reduce(flat)
+        for p, g in zip(self.params, flat.split([p.numel() for p in self.params])):
+            p.grad.copy_(g.view_as(p) / self.world)
