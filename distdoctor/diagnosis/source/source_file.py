@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import PurePath
 from typing import TypeVar, overload
+from weakref import WeakValueDictionary
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 N = TypeVar("N", bound=ast.AST)
@@ -176,9 +177,20 @@ def source_file(sources: Mapping[str, str], path: str) -> SourceFile | None:
         return None
 
 
+# Nodes of one file are looked up in one another's indices, so there is one tree of it for as long as anybody holds that.
+_living: WeakValueDictionary[tuple[str, str], SourceFile] = WeakValueDictionary()
+
+
 @lru_cache(maxsize=256)
 def parse(path: str, text: str) -> SourceFile:
     """The file with its index, read once. Unparsable: it is no Python of this version."""
+    file = _living.get((path, text))
+    if file is None:
+        file = _living[path, text] = _parsed(path, text)
+    return file
+
+
+def _parsed(path: str, text: str) -> SourceFile:
     try:
         file = SourceFile(path, text, ast.parse(text))
     except SyntaxError as trouble:
