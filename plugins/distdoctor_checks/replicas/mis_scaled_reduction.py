@@ -9,7 +9,8 @@ How we know      A few elements of two gradients are sampled on each rank before
                  their ratio is the same everywhere and equals the number of ranks or its inverse. Or the autograd graph shows
                  that each rank divides its loss by a number that all ranks have counted together, and the wrapper averages
                  again; or that a mean loss is scaled by the number of ranks, which the source names there (likely). A note,
-                 possible: each rank divides its summed loss by a count of its own, and the counts are far apart.
+                 possible: each rank divides its summed loss by a count of its own, and the counts are far apart. Or the
+                 first steps use the mean, and all later ones the sum (likely: a communication hook that changes its way).
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
 When it is fine  A loss that is a sum, or that the script itself divides by the number of ranks: then a sum is right, and
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from distdoctor.diagnosis.source.loss_divisions import Division, divisions_befor
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
 from distdoctor.diagnosis.source.statement_edits import averaged_below
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import CallFlag, Op
 
 SEEN = 2  # different counts; a constant may be anything
@@ -67,6 +68,10 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         if by_world is not None:
             yield by_world
             continue
+        turned = _turning_point(by_step, len(peers.ranks))
+        if turned is not None:
+            yield _turned(gradients, peers, turned, by_step)
+            continue
         if not by_step:
             continue
         step, factor = by_step[0]
@@ -80,6 +85,51 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
             continue  # a sum, or divided by something that only the script knows: then a sum over the ranks may be right
         if scale is None or not is_close(factor * scale, 1.0):
             yield _finding(gradients, peers, step, factor, len(by_step), sources.texts)
+
+
+def _turning_point(by_step: Sequence[tuple[int, float]], ranks: int) -> int | None:
+    """Where the first steps use the mean, and all later ones the sum, or the mean divided by the number of ranks: how many use
+    the mean. None: not so."""
+    first = next((n for n, (_, factor) in enumerate(by_step) if not is_close(factor, 1.0)), 0)
+    later = [factor for _, factor in by_step[first:]]
+    same = any(all(is_close(factor, known) for factor in later) for known in (ranks, 1 / ranks))
+    return first if first >= SEEN and len(later) >= FEWEST and same else None
+
+
+def _turned(gradients: Gradients, peers: ReplicaGroup, first: int, by_step: Sequence[tuple[int, float]]) -> Finding:
+    step, factor = by_step[first]
+    update = next((u for updates in gradients.updates(peers, step).values() for u in updates), None)
+    new = _first_called_in(gradients.ranks[peers.ranks[0]].log, by_step[first - 1][0], step)
+    site = new or (update.site if update else SourceLine())
+    what = "summed over the ranks and no more divided" if factor > 1 else "divided by the number of ranks once more"
+    return Finding(
+        title=f"from step {step} on gradients are {what}: {factor:.4g} times the mean of {named(peers.ranks)}",
+        ranks=peers.ranks,
+        place=site,
+        places=(
+            *((Place(new, peers.ranks, f"reduces from step {step} on"),) if new else ()),
+            *((Place(update.site, peers.ranks, "the optimizer steps"),) if update else ()),
+        ),
+        evidence={"factor": factor, "ranks": len(peers.ranks), "step": step, "steps_compared": len(by_step)},
+        why=f"elements of the gradients before and after the reduction were compared in {len(by_step)} steps: the first {first} use "
+        f"their mean, the others {factor:.4g} times that, over {len(peers.ranks)} ranks",
+        prescriptions=(
+            Prescription("divide-by-ranks-once", effect=f"gradients change by the factor {1 / factor:.4g}"),
+        ),
+        confidence=LIKELY,
+        at_ns=update.at_ns if update else 0,
+    )
+
+
+def _first_called_in(log: RankTrace, before: int, step: int) -> SourceLine:
+    """The one line of the user's that reduces in this step or later, and in none up to `before`; else no line. A call counts the
+    steps that were done before it."""
+    calls = log.calls[(log.calls["op"] == Op.ALL_REDUCE) & ((log.calls["flags"] & CallFlag.NATIVE) == 0)]
+    known, now = (
+        {int(one) for one in calls["site"][mask]} for mask in (calls["step"] < before, calls["step"] >= step - 1)
+    )
+    new = [log.site(one) for one in now - known]
+    return new[0] if len(new) == 1 else SourceLine()
 
 
 def _is_known_where_from(gradients: Gradients, peers: ReplicaGroup) -> bool:

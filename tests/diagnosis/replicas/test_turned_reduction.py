@@ -1,0 +1,35 @@
+"""Gradients that are the mean over the ranks at first, and their sum later."""
+
+from __future__ import annotations
+
+import pytest
+from sick import PLUGINS
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import LIKELY, Finding
+from distdoctor.testing.gradients import trained_job
+
+OWN = {0: [1.0, 2.0, 3.0, 4.0], 1: [3.0, 2.0, 1.0, 0.0]}
+
+
+def told(*factors: float) -> list[Finding]:
+    """Of a job whose optimizer uses these multiples of the mean, step by step; the sums have a line of their own."""
+    job = trained_job(2).initial()
+    for step, factor in enumerate(factors, 1):
+        job.collective("all_reduce", [64], site="/job/hook.py:31 chunked" if factor == 2 else "/job/hook.py:22 whole")
+        job.step().spot(step, own=OWN, used=[2.0 * factor] * 4)
+    checks = [check for check in PLUGINS.checks.values() if check.code == "DD209"]
+    return list(examine(job.recording(sources={}), checks).findings)
+
+
+def test_a_mean_that_becomes_a_sum_is_told_with_the_step_and_the_line_that_sums() -> None:
+    (finding,) = told(1, 1, 1, 2, 2, 2)
+
+    assert (finding.ranks, finding.confidence, finding.evidence["step"]) == ((0, 1), LIKELY, 4)
+    assert finding.title.startswith("from step 4 on gradients are summed over the ranks")
+    assert finding.place.line == 31
+
+
+@pytest.mark.parametrize("factors", [(1, 1, 1, 1), (1, 1, 2, 1, 2), (1, 2, 2, 2), (1, 1, 3, 3, 3)])
+def test_factors_that_do_not_stay_are_left_alone(factors: tuple[float, ...]) -> None:
+    assert told(*factors) == []
