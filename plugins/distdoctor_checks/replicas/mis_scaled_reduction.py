@@ -111,8 +111,8 @@ def _turned(gradients: Gradients, peers: ReplicaGroup, first: int, by_step: Sequ
             *((Place(update.site, peers.ranks, "the optimizer steps"),) if update else ()),
         ),
         evidence={"factor": factor, "ranks": len(peers.ranks), "step": step, "steps_compared": len(by_step)},
-        why=f"elements of the gradients before and after the reduction were compared in {len(by_step)} steps: the first {first} use "
-        f"their mean, the others {factor:.4g} times that, over {len(peers.ranks)} ranks",
+        why=f"elements of the gradients before and after the reduction were compared in {len(by_step)} steps: the first {first} "
+        f"use their mean, the others {factor:.4g} times that, over {len(peers.ranks)} ranks",
         prescriptions=(
             Prescription("divide-by-ranks-once", effect=f"gradients change by the factor {1 / factor:.4g}"),
         ),
