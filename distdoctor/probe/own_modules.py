@@ -6,9 +6,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from itertools import islice
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from distdoctor.probe import sites
+from distdoctor.probe.interruptions import suppressed
 
 if TYPE_CHECKING:
     from distdoctor.probe.context import Rank
@@ -22,25 +25,20 @@ def install(rank: Rank) -> None:
     assert trace is not None
 
     def note() -> None:
-        for path in _imported():
-            trace.texts.note_source(path)
+        with suppressed(OSError):  # the working folder may be gone
+            for path in tuple(_imported()):
+                trace.texts.note_source(path)
 
     rank.on_group.append(note)
     rank.at_end.append(rank.guarded(note))
 
 
 def _imported() -> Iterator[str]:
-    """The files below the folder of the script, or the working one."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    """The files below the folder of the script, or the working one. Whatever lies in `sys.modules`, no code of it is run."""
+    script = vars(sys.modules["__main__"]).get("__file__") or ""
     roots = tuple({os.path.join(folder, "") for folder in (os.path.dirname(os.path.abspath(script)), os.getcwd())})
-    found = 0
-    for module in tuple(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if not isinstance(path, str) or not path.endswith(".py"):
-            continue
-        path = os.path.abspath(path)
-        if path.startswith(roots) and sites.belongs_to_user(path):
-            yield path
-            found += 1
-            if found == MOST_FILES:
-                return
+    modules = (module for module in tuple(sys.modules.values()) if issubclass(type(module), ModuleType))
+    named = (vars(module).get("__file__") for module in modules)
+    paths = (os.path.abspath(path) for path in named if isinstance(path, str) and path.endswith(".py"))
+    own = (path for path in paths if path.startswith(roots) and sites.belongs_to_user(path))
+    return islice(own, MOST_FILES)
