@@ -188,8 +188,7 @@ def _sent(log: RankTrace, calls: Rows, digested: list[Update]) -> Repeated | Non
 
 def _guard(sources: Sources, loss: SourceLine) -> SourceLine:
     """The line that leaves out the averages of DistributedDataParallel, where no line knows those of fully_shard."""
-    source = sources.texts.get(loss.path, "")
-    if any(word in source for word in _OF_FULLY_SHARD):
+    if any(word in source for source in sources.texts.values() for word in _OF_FULLY_SHARD):
         return SourceLine()
     return _guard_of_ddp(sources, loss)
 
