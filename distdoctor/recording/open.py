@@ -12,7 +12,7 @@ from os.path import exists, isdir, isfile  # without an error where a folder may
 from pathlib import Path
 from typing import cast
 
-from distdoctor.errors import NothingToInspect
+from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle
 from distdoctor.recording.files import head_of
 from distdoctor.recording.flight.clog import begins_like_clog, looks_like_clog, read_clog_stream, read_clogs
@@ -75,7 +75,7 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
     if _is_trace(path):
         return open_run(path.parent)
     if looks_like_ras(path):
-        return read_ras(path)
+        return _with_output(read_ras(path), path)
     if looks_like_dump(path):
         return read_dumps([path])
     if looks_like_clog(path):
@@ -115,6 +115,15 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
         way_out="Point at a run folder (.distdoctor/runs/latest), at dumps whose names end in the rank, at the clog files of "
         "all ranks, or at one log file; several logs of one job are given one by one.",
     )
+
+
+def _with_output(answer: Recording, path: Path) -> Recording:
+    """What RAS answered, with what ranks have printed into the same file: a job that logs the answer goes on printing."""
+    try:
+        log = read_log(path)
+    except (NothingToInspect, UnreadableRecording):
+        return answer
+    return replace(log, ras=answer.ras) if any(clue.rank >= 0 for clue in log.clues) else answer
 
 
 def _beside(log: Recording, answers: list[Path]) -> Recording:

@@ -175,6 +175,21 @@ def test_a_file_of_ras_is_examined(tmp_path: Path) -> None:
     assert read_any(tmp_path / "ras.txt").world_size == 8
 
 
+WATCHDOG = (
+    "[rank3]:[E603 17:48:01.0 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=239, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=1800000) ran for 1800068 milliseconds.\n"
+)
+
+
+def test_what_ranks_print_behind_an_answer_in_one_file_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(TABLE + WATCHDOG)
+
+    found = read_any(tmp_path / "job.log")
+
+    assert found.ras is not None
+    assert [(one.code, one.ranks) for one in examine(found, CHECKS).findings] == [("DD122", (3,))]
+
+
 def test_what_comes_by_the_standard_input_is_examined(say: Callable[..., Said]) -> None:
     assert "DD116" in say("examine", "-", given=TABLE + BEHIND).out
     assert (
