@@ -13,6 +13,9 @@ from distdoctor.recording.recording import RankTrace, Recording, SourceLine, Tro
 from distdoctor.recording.trace.layout import source_digest, source_of
 from distdoctor.recording.trace.redaction import redacted_source
 
+MOST_OTHERS = (
+    512 << 10
+)  # bytes of files that were only imported, some 13,000 lines: a second to work out who calls whom
 LARGEST_BYTES = 1 << 20  # a source file beyond that is generated; nobody writes a suppression there
 
 
@@ -26,14 +29,15 @@ class SourceTexts:
 
 
 def read_sources(paths: Iterable[str], ranks: Mapping[int, RankTrace]) -> SourceTexts:
-    """These files, and those of which the ranks noted that they had imported them, that are still there, and still what every
-    rank ran, as far as the ranks noted it."""
+    """These files, and the first of those of which the ranks noted that they had imported them, that are still there, and still
+    what every rank ran, as far as the ranks noted it."""
     ran = _digests(ranks)
-    texts, changed, wanted = {}, [], set(paths)
-    for path in sorted(wanted | ran.keys()):
-        data = _read(Path(path))
+    texts, changed, wanted, left = {}, [], set(paths), MOST_OTHERS
+    for path in (*sorted(wanted), *(path for path in ran if path not in wanted)):
+        data = _read(Path(path)) if path in wanted or left > 0 else None
         if data is None:
             continue
+        left -= 0 if path in wanted else len(data)
         digests = ran.get(path, {})
         if len(digests) > 1:
             who = ", ".join(named(tuple(found)) for found in digests.values())
