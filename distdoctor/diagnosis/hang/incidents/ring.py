@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from distdoctor.diagnosis.facts.timeline import is_pairwise
+from distdoctor.diagnosis.facts.timeline import Timeline, is_pairwise
 from distdoctor.diagnosis.finding import LIKELY, Confidence
 from distdoctor.diagnosis.hang.device_progress import FEWEST_TO_OUTVOTE, StuckCall, WaitEdge
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
@@ -27,6 +28,8 @@ from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import Op
 
+LOOKED_BACK = 4096  # calls of a rank
+
 
 def judge_ring(known: HangFacts, dead: Deadlock, confidence: Confidence) -> Incident | None:
     """The incident of the first ring of a deadlock, with the rings of other ranks in the same lines."""
@@ -39,7 +42,7 @@ def judge_ring(known: HangFacts, dead: Deadlock, confidence: Confidence) -> Inci
     at_ns = max(known.timeline(wait.call.rank).wall(wait.call.entered_ns) for wait in cycle)
     everybody = tuple(sorted({rank for ring in rings for wait in ring for rank in wait.ranks}))
     incident = Incident(IncidentKind.RING, everybody, at_ns, confidence, cycle=cycle, rings=rings, waiting=dead.dead)
-    return _strayed(known, incident) or _gone_on_alone(known, incident) or incident
+    return _strayed(known, incident) or _gone_on_alone(known, incident) or _left_out(known, incident) or incident
 
 
 def find_rings_in_dumps(known: HangFacts) -> Iterator[Incident]:
@@ -144,6 +147,38 @@ def _gone_on_alone(known: HangFacts, incident: Incident) -> Incident | None:
     if missing is None or len(_past_it(known, wait, before)) <= len(came):
         return strayed
     return replace(strayed, ranks=came, odd=before.call, usual=wait.call, waiting=(wait,), departure=CallEdit(ADDED))
+
+
+def _left_out(known: HangFacts, incident: Incident) -> Incident | None:
+    """The incident, when both sides of a ring of two have always issued its one call before the other one in a step, and at times
+    the other one alone: then no order was swapped, and whoever is at the other one has left the first one out in this step."""
+    if len(incident.cycle) != 2 or any(wait.group is None or is_pairwise(wait.call) for wait in incident.cycle):
+        return None
+    for first, second in (incident.cycle, incident.cycle[::-1]):
+        orders = [_orders(known.timeline(wait.call.rank), first.call, second.call) for wait in incident.cycle]
+        in_order = all(_IN_ORDER in own and _REVERSED not in own for own in orders)
+        if in_order and any(_ALONE in own for own in orders) and first.call.step == second.call.step:
+            sides = tuple(sorted({*first.ranks, *second.ranks}))
+            few = len(second.ranks) < len(first.ranks)
+            return replace(
+                incident, kind=IncidentKind.STRAYED, ranks=second.ranks if few else sides, is_tie=not few, odd=second.call,
+                usual=first.call, group=first.group, cycle=(), rings=(), waiting=(first,), departure=CallEdit(SKIPPED),
+                sides=LIKELY, confidence=LIKELY,
+            )  # fmt: skip
+    return None
+
+
+_IN_ORDER, _REVERSED, _ALONE = "first, second", "second, first", "second"
+
+
+def _orders(timeline: Timeline, first: Call, second: Call) -> set[str]:
+    """In what orders a rank has issued two statements in the steps before this one: in order, reversed, the second one alone."""
+    statements = {(first.op, first.site): "first", (second.op, second.site): "second"}
+    by_step: dict[int, list[str]] = defaultdict(list)
+    for call in map(timeline.log.call, timeline.log.calls[-LOOKED_BACK:]):
+        if call.step < first.step and (call.op, call.site) in statements:
+            by_step[call.step].append(statements[call.op, call.site])
+    return {", ".join(issued) for issued in by_step.values() if "second" in issued or len(issued) > 1}
 
 
 def _that_came(wait: Wait) -> tuple[int, ...]:
