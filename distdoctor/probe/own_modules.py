@@ -35,8 +35,9 @@ def install(rank: Rank) -> None:
 
 def _imported() -> Iterator[str]:
     """The files below the folder of the script, or the working one. Whatever lies in `sys.modules`, no code of it is run."""
-    script = vars(sys.modules["__main__"]).get("__file__") or ""
-    roots = tuple({os.path.join(folder, "") for folder in (os.path.dirname(os.path.abspath(script)), os.getcwd())})
+    script = vars(sys.modules["__main__"]).get("__file__")
+    folders = {os.getcwd(), *((os.path.dirname(os.path.abspath(script)),) if script else ())}
+    roots = tuple(os.path.join(folder, "") for folder in folders)
     modules = (module for module in tuple(sys.modules.values()) if issubclass(type(module), ModuleType))
     named = (vars(module).get("__file__") for module in modules)
     paths = (os.path.abspath(path) for path in named if isinstance(path, str) and path.endswith(".py"))

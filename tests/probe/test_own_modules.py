@@ -42,7 +42,10 @@ def test_modules_of_the_working_folder_are_noted_and_no_others(tmp_path: Path, m
     modules = {"own": module(own), "lib": module(library), "other": module(elsewhere), "odd": object(),
                "asked": _Asked("asked")}  # fmt: skip
 
-    assert [path for path in noted(monkeypatch, modules) if path.startswith(str(tmp_path.parent))] == [str(own)]
+    found = noted(monkeypatch, modules)
+
+    assert [path for path in found if path.startswith(str(tmp_path))] == [str(own)]
+    assert str(elsewhere) not in found
 
 
 def test_a_working_folder_that_is_gone_costs_nothing_but_the_modules(
