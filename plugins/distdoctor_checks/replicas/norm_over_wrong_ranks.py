@@ -70,9 +70,10 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         if scaled is not None:
             yield _finding(scaled, optimizer, gradients, sources)
     for peers in gradients.peers:
-        if peers.by == WRAPPER and not peers.names and _hold_all(gradients, peers):
-            for site, steps in _summed_norms(gradients.ranks[peers.ranks[0]].log, peers.ranks, sources):
-                yield _summed_finding(peers, site, steps, gradients, sources)
+        seen = next((gradients.ranks[rank] for rank in peers.ranks if rank in gradients.ranks), None)
+        if seen is not None and peers.by == WRAPPER and not peers.names and _hold_all(gradients, peers):
+            for site, steps in _summed_norms(seen.log, peers.ranks, sources):
+                yield _summed_finding(peers, site, steps, seen, sources)
     shards = _first_scaled_shards(gradients)
     if shards is not None:
         yield _shards_finding(shards, gradients, sources)
@@ -170,9 +171,9 @@ def _squares_gradients(sources: Sources, site: SourceLine) -> bool:
 
 
 def _summed_finding(
-    peers: ReplicaGroup, site: SourceLine, steps: int, gradients: Gradients, sources: Sources
+    peers: ReplicaGroup, site: SourceLine, steps: int, seen: RankGradients, sources: Sources
 ) -> Finding:
-    update = next(u for u in gradients.ranks[peers.ranks[0]].updates if u.optimizer == peers.optimizer and u.step)
+    update = next((u for u in seen.updates if u.optimizer == peers.optimizer and u.step), None)
     asked, count = called_from(sources.texts, site), len(peers.ranks)
     return Finding(
         title=f"the gradients' norm adds up what {named(peers.ranks)} all hold: it is {math.sqrt(count):.3g} times too large",
@@ -183,7 +184,7 @@ def _summed_finding(
         places=(
             *((Place(asked, peers.ranks, "takes the norm over these ranks"),) if asked else ()),
             Place(site, peers.ranks, f"sums the squares over {count} ranks"),
-            Place(update.site, peers.ranks, "the optimizer steps"),
+            *((Place(update.site, peers.ranks, "the optimizer steps"),) if update is not None else ()),
         ),
         evidence={"steps": steps, "ranks_that_hold_each_gradient": count},
         why=f"after DistributedDataParallel has averaged, each of {named(peers.ranks)} holds each gradient whole, and in {steps} "
@@ -194,7 +195,7 @@ def _summed_finding(
                 change="take the norm of what a rank holds, as torch.nn.utils.clip_grad_norm_ does: nothing is missing on it",
             ),
         ),
-        at_ns=update.at_ns,
+        at_ns=update.at_ns if update is not None else 0,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sick import PLUGINS
 
@@ -51,3 +53,15 @@ def test_squares_that_are_summed_over_replicas_are_told() -> None:
 )
 def test_other_sums_of_one_number_are_left_alone(source: str, about: dict[str, object]) -> None:
     assert told(source, **about) == []  # type: ignore[arg-type]
+
+
+def test_of_ranks_whose_traces_are_lost_nothing_is_asked() -> None:
+    job = trained_job(2).initial()
+    for _ in range(4):
+        job.collective("all_reduce", [1], site=SITE).step()
+    whole = job.recording(sources={"/job/clip.py": CLIP.format(op="", mean="")})
+    checks = [check for check in PLUGINS.checks.values() if check.code == "DD220"]
+
+    for rank in (0, 1):
+        left = replace(whole, ranks={rank: whole.ranks[rank]})
+        assert [one.reason for one in examine(left, checks).not_examined if one.failed] == []
