@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
-from distdoctor.diagnosis.source.source_file import argument, last_word, lineno
+from distdoctor.diagnosis.source.source_file import argument, last_word
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
 
@@ -54,7 +54,7 @@ def _calls(program: UserProgram) -> Iterator[ast.Call]:
 def _only(program: UserProgram, calls: Iterable[ast.Call]) -> SourceLine:
     found = list(calls)
     scope = program.scope_of(found[0]) if len(found) == 1 else None
-    return SourceLine(scope.path, lineno(found[0]), scope.traceback_name) if scope is not None else SourceLine()
+    return scope.line(found[0]) if scope is not None else SourceLine()
 
 
 def _runs(program: UserProgram, call: ast.Call, inside: SourceLine) -> bool:

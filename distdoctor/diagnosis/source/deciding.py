@@ -25,7 +25,6 @@ from distdoctor.diagnosis.source.rank_local import (
 )
 from distdoctor.diagnosis.source.replicated import is_replicated
 from distdoctor.diagnosis.source.settled import is_settled
-from distdoctor.diagnosis.source.source_file import lineno
 from distdoctor.diagnosis.source.tests_between import tests_between, tests_on_the_way
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of, stores_variable
 from distdoctor.diagnosis.source.ways import Way, way_to
@@ -178,7 +177,7 @@ def _call_under(program: UserProgram, test: DecidingTest, ways: tuple[Way, Way])
     for way in ways:
         for node in way.nodes.get(scope, ()) if way.depth.get(scope) else ():
             if decorated or any(parent is test.holder for parent, _ in program.above(node)):
-                return SourceLine(scope.path, lineno(node), scope.traceback_name)
+                return scope.line(node)
     return SourceLine()
 
 

@@ -53,7 +53,7 @@ def called_from(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
             calls = [node for node in program.callers.get(scope, ()) if isinstance(node, ast.Call)]
             if len(calls) == 1:
                 where = program.scope_of(calls[0])
-                return SourceLine(where.path, lineno(calls[0]), where.traceback_name)
+                return where.line(calls[0])
     return SourceLine()
 
 

@@ -20,7 +20,6 @@ from distdoctor.diagnosis.source.rank_local import CLOCKS, deciding_tests
 from distdoctor.diagnosis.source.source_file import dotted, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.diagnosis.source.ways import Way, way_to
-from distdoctor.recording.recording import SourceLine
 
 _SEEDING_TORCH = frozenset({"manual_seed", "seed_everything", "set_seed"})
 _OF_A_PROCESS = CLOCKS | {"getpid", "hash", "urandom", "uuid4"}
@@ -93,7 +92,7 @@ def _place_before(program: UserProgram, call: ast.Call, made: ast.Call) -> tuple
 
 def _way(program: UserProgram, node: ast.Call) -> Way:
     scope = program.scope_of(node)
-    return way_to(program, SourceLine(scope.path, lineno(node), scope.traceback_name)) or Way({}, {})
+    return way_to(program, scope.line(node)) or Way({}, {})
 
 
 def _own_seed(program: UserProgram, call: ast.Call) -> InitialSeed | None:

@@ -51,7 +51,7 @@ def hooks_registered_again(sources: Mapping[str, str]) -> list[SourceLine]:
         scope: [one for one in scope.calls if last_word(one.func) in names] for scope in program.scopes.values()
     }
     again = (scope for scope, calls in registers.items() if calls and _runs_again(program, scope, DEEPEST))
-    return [SourceLine(one.path, call.lineno, one.traceback_name) for one in again for call in registers[one]]
+    return [one.line(call) for one in again for call in registers[one]]
 
 
 def _runs_again(program: UserProgram, scope: Scope, depth: int) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.source.rank_guard import guards_at
-from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, last_word, lineno, source_file
+from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, last_word, source_file
 from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.recording import SourceLine
 
@@ -51,7 +51,7 @@ def emptied_by_others(
         callers = program.callers.get(scope, ()) if scope.of_class else ()
         for one in callers or (node,):
             where = program.scope_of(one)
-            lines[SourceLine(where.path, lineno(one), where.traceback_name)] = None
+            lines[where.line(one)] = None
     barred = [
         (line, guard) for line in lines for guard in guards_at(sources, line) if guard.lets_through(rank) is False
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from distdoctor.diagnosis.source.source_file import lineno
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
@@ -19,7 +18,7 @@ def module_made(sources: Mapping[str, str], parameter: str) -> SourceLine:
         found = _assignments(program, words[:end])
         if found:
             scope = program.scope_of(found[0])
-            return SourceLine(scope.path, lineno(found[0]), scope.traceback_name) if len(found) == 1 else SourceLine()
+            return scope.line(found[0]) if len(found) == 1 else SourceLine()
     return SourceLine()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from distdoctor.diagnosis.source.source_file import dotted, last_word, lineno
+from distdoctor.diagnosis.source.source_file import dotted, last_word
 from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.recording import SourceLine
 
@@ -30,7 +30,7 @@ def names_made(sources: Mapping[str, str], words: frozenset[str]) -> list[Source
             )  # how long it took
             if is_text and not said and not compared:
                 scope = program_of(sources).scope_of(call)
-                found.append(SourceLine(file.path, lineno(call), scope.traceback_name))
+                found.append(scope.line(call))
     return sorted(set(found), key=lambda line: (line.path, line.line))
 
 

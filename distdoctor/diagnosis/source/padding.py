@@ -25,7 +25,7 @@ def padded_to_longest(sources: Mapping[str, str]) -> SourceLine:
     if len(first) != 1:
         return SourceLine()
     scope, call = next(iter(first.values()))
-    return SourceLine(scope.path, call.lineno, scope.traceback_name)
+    return scope.line(call)
 
 
 def _pads(call: ast.Call) -> bool:

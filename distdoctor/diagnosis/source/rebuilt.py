@@ -35,7 +35,7 @@ def rebuilt_after(sources: Mapping[str, str], load: SourceLine) -> SourceLine:
     if len(found) != 1:
         return SourceLine()
     scope, node = found[0]
-    return SourceLine(scope.path, node.lineno, scope.traceback_name)
+    return scope.line(node)
 
 
 def _restored(scope: Scope) -> set[str]:

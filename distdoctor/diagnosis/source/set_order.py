@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.call_edits import calls_at, node_replaced
 from distdoctor.diagnosis.source.edits import Edit
-from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, lineno, source_file
+from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, source_file
 from distdoctor.diagnosis.source.text_sets import set_of_anything, set_of_texts
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
@@ -43,7 +43,7 @@ def dict_loop_around(sources: Mapping[str, str], site: SourceLine, operation: st
             filled = next((one for one in puts if _is_sized_by_key(program, one)), None)
             if owner is not None and filled is not None and isinstance(loop, ast.For):
                 scope = program.scope_of(filled)
-                made = SourceLine(scope.path, lineno(filled), scope.traceback_name)
+                made = scope.line(filled)
                 where = SourceLine(site.path, loop.lineno, site.function)
                 return SetLoop(where, made, ast.unparse(owner), 0, (), of_dict=True)
     return None
@@ -129,7 +129,7 @@ def _found(program: UserProgram, site: SourceLine, loop: ast.For, made: ast.expr
     scope = program.scope_of(made)
     return SetLoop(
         SourceLine(site.path, loop.lineno, site.function),
-        SourceLine(scope.path, lineno(made), scope.traceback_name),
+        scope.line(made),
         text,
         size,
         (node_replaced(site.path, loop.iter, f"sorted({text})"),) if loop.iter.lineno == loop.iter.end_lineno else (),

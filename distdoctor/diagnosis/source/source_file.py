@@ -15,6 +15,8 @@ from pathlib import PurePath
 from typing import TypeVar, overload
 from weakref import WeakValueDictionary
 
+from distdoctor.recording.source_line import SourceLine
+
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 N = TypeVar("N", bound=ast.AST)
 N2 = TypeVar("N2", bound=ast.AST)
@@ -67,6 +69,10 @@ class Scope:
     @property
     def path(self) -> str:
         return self.file.path
+
+    def line(self, node: ast.AST) -> SourceLine:
+        """Where something in it stands."""
+        return SourceLine(self.path, lineno(node), self.traceback_name)
 
     def default_of(self, parameter: str) -> ast.expr | None:
         """What a parameter is where no caller says; None where one has to."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.given_values import way_back
 from distdoctor.diagnosis.source.rank_words import names_some_rank, names_world
-from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno, source_file
+from distdoctor.diagnosis.source.source_file import Scope, last_word, source_file
 from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.source_line import SourceLine
 
@@ -41,7 +41,7 @@ def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> 
                 around.append(scope)
     for scope in (*of_class, *around):
         for node in _dealt_in(scope):
-            return StreamShare(_line(scope, node), _shuffled_above(scope, node))
+            return StreamShare(scope.line(node), _shuffled_above(scope, node))
     return None
 
 
@@ -52,13 +52,13 @@ def share_of_data(sources: Mapping[str, str], dataset: str) -> SourceLine:
     for scope in program.scopes.values():
         if dataset in (scope.class_name, scope.of_class):
             for node in _dealt_in(scope):
-                return _line(scope, node)
+                return scope.line(node)
     calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) == dataset]
     for call in calls:
         for value in (*call.args, *(word.value for word in call.keywords)):
             for one in (node for step in way_back(program, value) for node in ast.walk(step)):
                 if _deals(one):
-                    return _line(program.scope_of(one), one)
+                    return program.scope_of(one).line(one)
     return SourceLine()
 
 
@@ -101,8 +101,4 @@ def _words(node: ast.expr) -> Iterator[str]:
 def _shuffled_above(scope: Scope, dealt: ast.expr) -> SourceLine:
     """The last call before the share that shuffles, in the same function."""
     above = [call for call in scope.calls if last_word(call.func) in _SHUFFLES and call.lineno <= dealt.lineno]
-    return _line(scope, max(above, key=lambda call: call.lineno)) if above else SourceLine()
-
-
-def _line(scope: Scope, node: ast.AST) -> SourceLine:
-    return SourceLine(scope.path, lineno(node), scope.traceback_name)
+    return scope.line(max(above, key=lambda call: call.lineno)) if above else SourceLine()

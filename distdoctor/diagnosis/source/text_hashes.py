@@ -22,4 +22,4 @@ def hash_line(sources: Mapping[str, str]) -> SourceLine:
     if len(found) != 1:
         return SourceLine()
     scope, call = found[0]
-    return SourceLine(scope.path, call.lineno, scope.traceback_name)
+    return scope.line(call)

@@ -93,7 +93,7 @@ def writes_into(sources: Mapping[str, str], label: str, made: SourceLine, used: 
         for node in _writes_of(kept, scope):
             for begins in _begun_by(kept, node):
                 where = program.scope_of(begins)
-                found.setdefault(SourceLine(where.path, lineno(begins), where.traceback_name), (begins, node))
+                found.setdefault(where.line(begins), (begins, node))
     return sorted(
         (Write(site, *nodes) for site, nodes in found.items()), key=lambda one: (one.site.path, one.site.line)
     )
