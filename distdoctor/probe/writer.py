@@ -39,6 +39,7 @@ from distdoctor.recording.trace.process_key import boot_id, pid_namespace, start
 
 LARGEST_SOURCE = 1 << 20  # bytes; what is larger is generated, and nobody quotes it
 _U64 = struct.Struct("<Q")
+FAILED = (1 << 64) - 1  # -1 in a field that `Ring.patch` writes without a sign: what began there failed
 _FOUR = struct.Struct("<QQQq")
 _U16 = struct.Struct("<H")
 

@@ -82,7 +82,7 @@ class Disagreement:
 
     @property
     def where(self) -> str:
-        return f"#{self.number}{of_group(self.group)}"
+        return f"#{self.number}{_of_group(self.group)}"
 
     @property
     def table(self) -> str:
@@ -437,8 +437,10 @@ def of_one_group(group: str) -> Confidence:
 
 
 def call_in(clue: Clue) -> str:
-    """`ALLREDUCE #808 of PG ID 0 PG GUID 0(default_pg)`: what the line says that a rank timed out in."""
-    return f"{clue.operation or 'call'} #{clue.numbers[0]}{of_group(clue.group)}"
+    """`ALLREDUCE #808 of default_pg`, `a call of tp_1`: what the line says that a rank timed out in."""
+    if clue.numbers[0] < 0:
+        return f"{clue.operation or 'a call'}{_of_group(clue.group)}"
+    return f"{clue.operation or 'call'} #{clue.numbers[0]}{_of_group(clue.group)}"
 
 
 def who(clue: Clue) -> tuple[int, ...]:
@@ -450,7 +452,7 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}" + ("" if number == 1 else "s")
 
 
-def of_group(group: str) -> str:
+def _of_group(group: str) -> str:
     """` of default_pg`, ` of mesh_tp (PG ID 2 PG GUID 9)`: several groups may have one name, and everybody's is the only one."""
     match = _NAMED_GROUP.fullmatch(group)
     if match is None:

@@ -24,7 +24,7 @@ from distdoctor.probe.checkpoints.tensors import PREFIXES, count_names, tensors_
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.stream import ProbeStream
-from distdoctor.probe.writer import TraceWriter
+from distdoctor.probe.writer import FAILED, TraceWriter
 from distdoctor.recording.trace.events import (
     Loading,
     Pointer,
@@ -257,4 +257,4 @@ def _named(file: Any) -> str:
 
 
 def _done(failed: bool) -> int:
-    return (1 << 64) - 1 if failed else time.monotonic_ns()
+    return FAILED if failed else time.monotonic_ns()

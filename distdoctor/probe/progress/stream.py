@@ -20,14 +20,12 @@ from distdoctor.probe.progress.core_share import CoreShares
 from distdoctor.probe.progress.device_waits import DeviceWaits
 from distdoctor.probe.progress.step_counts import StepCounts
 from distdoctor.probe.progress.step_times import StepTimer
-from distdoctor.probe.writer import TraceWriter
+from distdoctor.probe.writer import FAILED, TraceWriter
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, NewGroupBegun, UncaughtException, place_of
 from distdoctor.recording.trace.layout import Claim
 from distdoctor.recording.trace.redaction import redacted
 
 _MOST_ERRORS = 4  # of those that one exception was raised from, the last ones first
-
-GAVE_UP = (1 << 64) - 1  # -1 in a field that is written without a sign
 
 
 def install(rank: Rank) -> StepTimer | None:
@@ -84,7 +82,7 @@ def watch_groups(rank: Rank) -> None:
 
     def making(original: Any) -> Any:
         def new_group(*args: Any, **kwargs: Any) -> Any:
-            noted, at_ns = begun(args, kwargs), GAVE_UP
+            noted, at_ns = begun(args, kwargs), FAILED
             try:
                 made = original(*args, **kwargs)
                 at_ns = time.monotonic_ns()

@@ -42,7 +42,7 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
 def _finding(found: list[LoaderPass], sources: Sources) -> Finding:
     one, ranks = found[0], tuple(p.rank for p in found)
     share = stream_share(sources.texts, one.data.name, one.made_line)
-    dealt = (Place(share.dealt, ranks, "deals the stream out by rank, and not by worker"),) if share is not None else ()
+    dealt = (Place(share.dealt, ranks, "takes each rank's share of the stream"),) if share is not None else ()
     batches = copies_in_workers(one)
     return Finding(
         title=f"{named(ranks)} got every sample {one.workers} times: {one.data.name} yields the same stream in each worker",

@@ -161,7 +161,7 @@ def _length_finding(
     one = passes[min(passes)]
     hashes = len({recording.ranks[rank].environment.get(HASHES) for rank in passes}) > 1
     hashed = hash_line(sources.texts) if hashes else SourceLine()
-    split = split_line(sources.texts)
+    split = split_line(sources.texts) if one.subset else SourceLine()
     by_length: dict[int, list[int]] = defaultdict(list)
     for rank, mine in passes.items():
         by_length[mine.length].append(rank)
@@ -172,7 +172,7 @@ def _length_finding(
         confidence=LIKELY,
         place=hashed or split or one.made_line or one.loop_line,
         places=(
-            *((Place(hashed, known.ranks, "hash() of a text differs in every process"),) if hashed else ()),
+            *((Place(hashed, known.ranks, "hash() gives a text another number in every process"),) if hashed else ()),
             *((Place(split, known.ranks, WORDS),) if split else ()),
             Place(one.made_line, known.ranks, f"the loader is created, sampler {one.sampler_name}"),
         ),

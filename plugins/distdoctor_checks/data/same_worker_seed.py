@@ -114,7 +114,7 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker], s
     one, ranks = next(iter(passes.values())), tuple(passes)
     source = next(iter(workers[0].states))
     seed = worker_seed(sources.texts, one.data.name)
-    seeds = (Place(seed, ranks, f"seeds the workers, alike in all {alike}"),) if seed else ()
+    seeds = (Place(seed, ranks, "seeds in each worker"),) if seed else ()
     numbers = [worker.number for worker in workers]
     what = {
         "workers": f"workers {compress(numbers)} of {named(ranks)} draw the same augmentation",

@@ -33,7 +33,6 @@ from distdoctor.diagnosis.hang.in_logs import (
     claimed,
     counted,
     from_line,
-    of_group,
     of_one_group,
     who,
 )
@@ -181,7 +180,7 @@ def _unnumbered(clues: list[Clue]) -> Finding:
     shown = next((clue for clue in clues if clue.site), clues[0])
     return from_line(
         shown,
-        f"timed out in {shown.operation or 'a call'}{of_group(shown.group)}",
+        f"timed out in {call_in(shown)}",
         [clue.rank for clue in clues if clue.rank >= 0],
         POSSIBLE,
         "the watchdogs do not print the number of the call, so whether the ranks were in the same one the log does not show",

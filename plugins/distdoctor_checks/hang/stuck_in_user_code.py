@@ -41,7 +41,7 @@ from distdoctor.diagnosis.finding import (
 )
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
-from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line, of_group, of_one_group, who
+from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line, of_one_group, who
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
@@ -143,10 +143,9 @@ def _missed(clue: Clue) -> Finding:
 
 def _silent(silent: tuple[int, ...], timeouts: list[Clue]) -> Finding:
     first, others = timeouts[0], named(clue.rank for clue in timeouts)
-    call = f"{first.operation} #{first.numbers[0]}" if first.numbers[0] >= 0 else f"a call{of_group(first.group)}"
     return from_line(
         first,
-        f"printed no timeout, while {others} timed out in {call}: it had not come there",
+        f"printed no timeout, while {others} timed out in {call_in(first)}: it had not come there",
         silent,
         POSSIBLE,
         "whoever waits for nobody prints nothing: it was held up elsewhere, or its lines are not in this log",

@@ -10,7 +10,8 @@ How we know      A few elements of two gradients are sampled on each rank before
                  that each rank divides its loss by a number that all ranks have counted together, and the wrapper averages
                  again; or that a mean loss is scaled by the number of ranks, which the source names there (likely). A note,
                  possible: each rank divides its summed loss by a count of its own, and the counts are far apart. Or the
-                 first steps use the mean, and all later ones the sum (likely: a communication hook that changes its way).
+                 first steps use the mean, and all later ones the sum, while the loss is made in one way (likely: a
+                 communication hook that changes its way).
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
 When it is fine  A loss that is a sum, or that the script itself divides by the number of ranks: then a sum is right, and
@@ -69,7 +70,10 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
             yield by_world
             continue
         turned = _turning_point(by_step, len(peers.ranks))
-        if turned is not None:
+        if (
+            turned is not None
+            and len({u.roots for own in gradients.updates(peers).values() for u in own if u.step}) == 1
+        ):
             yield _turned(gradients, peers, turned, by_step)
             continue
         if not by_step:

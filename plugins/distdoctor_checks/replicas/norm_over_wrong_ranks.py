@@ -8,9 +8,9 @@ Why it hurts     The shared parameters take a different step on each rank, so th
 How we know      Before the step these parameters are bit-identical; at the optimizer step their gradients differ by one factor
                  that is the same for all of them and different on each rank. Of shards (DTensors): a few elements of the
                  reduced gradient and of the one that the optimizer uses differ by one factor on each rank, and by another one
-                 on another rank, in two steps or more. Or DistributedDataParallel makes all gradients equal, and a function
-                 that squares gradients sums one number over the same ranks in three steps or more: each is counted several
-                 times.
+                 on another rank, in two steps or more. Or DistributedDataParallel makes all gradients equal, and in three
+                 steps or more a function sums over the same ranks what it has made of their squares, and scales gradients:
+                 each is counted several times.
 What to do       Sum the squares of sharded gradients over the group that shards them, count replicated ones once, take the
                  root, and clip by that norm on every rank. With DTensor parameters, clip_grad_norm_ does this.
 When it is fine  Never for parameters that ranks share, or of which they hold shards: the factor must be the same on all of them.
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, cou
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.diagnosis.replicas.wording import event_site, line_with
 from distdoctor.diagnosis.source.given_values import called_from
+from distdoctor.diagnosis.source.gradient_norms import clips_by_summed_squares
 from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
@@ -46,7 +46,6 @@ FAR = 1e-3  # factors of two ranks, whose elements were rounded
 _SQUARES = ("square", ".pow(2", "** 2", "norm(")
 _HOLDS_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SCALES, _NORMS = (".mul_(", ".div_(", "_foreach_mul_("), ("norm", "sqrt", "** 0.5")
-_DIVIDES = re.compile(r"world|get_world_size|\bAVG\b|\.div_?\(|\.size\(\)")
 LARGEST_NUMBER = 8  # bytes of one number
 MOST_CALLS = 4096  # of one rank that are looked at, the latest
 ENOUGH = 3  # parameters, elements or steps, with the same factor; that does not happen by itself
@@ -146,7 +145,7 @@ def _hold_all(gradients: Gradients, peers: ReplicaGroup) -> bool:
 
 
 def _summed_norms(log: RankTrace, ranks: tuple[int, ...], sources: Sources) -> Iterator[tuple[SourceLine, int]]:
-    """(line, steps) of sums of one number over these ranks, in functions that square gradients and do not divide by the ranks."""
+    """(line, steps) of sums of one number over these ranks, in functions that clip by what squared gradients add up to."""
     groups = {group.name: tuple(sorted(group.ranks)) for group in log.group_list()}
     calls = log.calls
     sums = (calls["op"] == Op.ALL_REDUCE) & (calls["reduce_op"] == ReduceOp.SUM) & (calls["nbytes"] <= LARGEST_NUMBER)
@@ -156,18 +155,10 @@ def _summed_norms(log: RankTrace, ranks: tuple[int, ...], sources: Sources) -> I
         if groups.get(call.group) == ranks:
             steps[call.site].add(call.step)
     yield from (
-        (site, len(of)) for site, of in steps.items() if len(of) >= ENOUGH and _squares_gradients(sources, site)
+        (site, len(of))
+        for site, of in steps.items()
+        if len(of) >= ENOUGH and clips_by_summed_squares(sources.texts, site)
     )
-
-
-def _squares_gradients(sources: Sources, site: SourceLine) -> bool:
-    file = source_file(sources.texts, site.path)
-    function = file.function_at(site.line) if file is not None else None
-    if not isinstance(function, ast.FunctionDef):
-        return False
-    lines = _own_lines(sources.texts[site.path], function)
-    body = "\n".join(text for number, text in lines.items() if number >= function.body[0].lineno)
-    return ".grad" in body and any(word in body for word in _SQUARES) and not _DIVIDES.search(body)
 
 
 def _summed_finding(
@@ -188,7 +179,7 @@ def _summed_finding(
         ),
         evidence={"steps": steps, "ranks_that_hold_each_gradient": count},
         why=f"after DistributedDataParallel has averaged, each of {named(peers.ranks)} holds each gradient whole, and in {steps} "
-        "steps one number was summed over them in a function that squares gradients",
+        "steps the sum of their squares was summed over them once more, by which the function scales gradients",
         prescriptions=(
             Prescription(
                 "norm-over-every-shard",

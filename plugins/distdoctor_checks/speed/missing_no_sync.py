@@ -91,7 +91,7 @@ def _finding(
         places=(
             Place(site, ranks, f"backward, {first.times} times per step"),
             *(
-                (Place(guard, ranks, "means to average once per step, around which the forward must be as well"),)
+                (Place(guard, ranks, "speaks of leaving averages out, which the forward must stand in as well"),)
                 if guard
                 else ()
             ),
@@ -190,14 +190,18 @@ def _guard(sources: Sources, loss: SourceLine) -> SourceLine:
     """The line that leaves out the averages of DistributedDataParallel, where no line knows those of fully_shard."""
     if any(word in source for source in sources.texts.values() for word in _OF_FULLY_SHARD):
         return SourceLine()
-    return _guard_of_ddp(sources, loss)
+    return _guard_near(sources, loss)
+
+
+def _guard_near(sources: Sources, near: SourceLine) -> SourceLine:
+    """The line of a file, nearest to another one, that speaks of leaving out the averages of DistributedDataParallel."""
+    return next((line for word in _OF_DDP if (line := line_with(sources.texts, near, word))), SourceLine())
 
 
 def _guard_of_ddp(sources: Sources, loss: SourceLine) -> SourceLine:
-    """The line near the backward pass that leaves out the averages of DistributedDataParallel, else the first of another file."""
+    """The nearest one to the backward pass, else the first of another file."""
     files = (loss, *(SourceLine(path, 1) for path in sorted(sources.texts) if path != loss.path))
-    lines = (line_with(sources.texts, near, word) for near in files for word in _OF_DDP)
-    return next(filter(None, lines), SourceLine())
+    return next(filter(None, (_guard_near(sources, near) for near in files)), SourceLine())
 
 
 def _unguarded(found: dict[int, Repeated], guard: SourceLine) -> Finding:

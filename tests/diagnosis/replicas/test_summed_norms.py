@@ -48,8 +48,17 @@ def test_squares_that_are_summed_over_replicas_are_told() -> None:
         (CLIP.format(op=", op=dist.ReduceOp.MAX", mean=""), {"reduce_op": "max"}),
         (CLIP.format(op="", mean=""), {"wrapped": False}),
         ("def mean(loss):\n    total = loss.detach()\n    dist.all_reduce(total)\n", {}),
+        (CLIP.replace("all_reduce(total", "all_reduce(loss").format(op="", mean=""), {}),
+        ("\n".join(CLIP.format(op="", mean="").splitlines()[:4]), {}),
     ],
-    ids=["their mean", "the largest", "nobody knows who holds what", "a loss"],
+    ids=[
+        "their mean",
+        "the largest",
+        "nobody knows who holds what",
+        "a loss",
+        "a loss beside a norm",
+        "a norm that is shown",
+    ],
 )
 def test_other_sums_of_one_number_are_left_alone(source: str, about: dict[str, object]) -> None:
     assert told(source, **about) == []  # type: ignore[arg-type]

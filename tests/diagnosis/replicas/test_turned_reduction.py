@@ -12,12 +12,13 @@ from distdoctor.testing.gradients import trained_job
 OWN = {0: [1.0, 2.0, 3.0, 4.0], 1: [3.0, 2.0, 1.0, 0.0]}
 
 
-def told(*factors: float) -> list[Finding]:
+def told(*factors: float, rescaled: bool = False) -> list[Finding]:
     """Of a job whose optimizer uses these multiples of the mean, step by step; the sums have a line of their own."""
     job = trained_job(2).initial()
     for step, factor in enumerate(factors, 1):
         job.collective("all_reduce", [64], site="/job/hook.py:31 chunked" if factor == 2 else "/job/hook.py:22 whole")
-        job.step().spot(step, own=OWN, used=[2.0 * factor] * 4)
+        roots = "div 2;NllLoss mean" if rescaled and factor == 2 else "NllLoss mean"
+        job.step(roots=roots).spot(step, own=OWN, used=[2.0 * factor] * 4)
     checks = [check for check in PLUGINS.checks.values() if check.code == "DD209"]
     return list(examine(job.recording(sources={}), checks).findings)
 
@@ -33,3 +34,7 @@ def test_a_mean_that_becomes_a_sum_is_told_with_the_step_and_the_line_that_sums(
 @pytest.mark.parametrize("factors", [(1, 1, 1, 1), (1, 1, 2, 1, 2), (1, 2, 2, 2), (1, 1, 3, 3, 3)])
 def test_factors_that_do_not_stay_are_left_alone(factors: tuple[float, ...]) -> None:
     assert told(*factors) == []
+
+
+def test_a_loss_that_is_divided_at_the_same_step_makes_the_sum_right() -> None:
+    assert told(1, 1, 1, 2, 2, 2, rescaled=True) == []
