@@ -66,7 +66,6 @@ _WATCHDOG = re.compile(
 _NCCL2 = re.compile(
     r"\[TC\]\[rank[ =]\d{1,9}\]\[(?:name=|comm )([^\]]{0,200})\] Operation timed out after (\d{1,18}) ms"
 )
-_ASYNC_ERROR = re.compile(r"^.{0,300}?\b[Aa]sync error(?: on rank \d{1,9})?: .")
 _GIL = "possible GIL induced hang"
 _ELEMENTS = re.compile(r"NumelIn=(\d{1,18}), NumelOut=(\d{1,18})[,)]")
 _TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,18})")
@@ -107,7 +106,8 @@ _QUOTED = re.compile(
 )
 # Where consoles, and Open MPI itself, break a line whose rest tells something.
 _OPEN_ENDS = ("Watchdog caught", "Watchdog caught collective operation timeout:", " exited on")
-_WARNING = re.compile(r"NCCL WARN .")
+# Behind it stands what NCCL warns of, or what an error of a communicator is.
+NCCL_SAYS = re.compile(r"NCCL WARN |(?:nccl hit async|NCCL Async|\] Async) [Ee]rror(?: on rank \d{1,9})?: ")
 _GAVE_UP = ("Watchdog caught", "] Operation timed out after ")
 _TAKEN = re.compile(
     r"server socket has failed to (?:bind|listen).{1,100}(?::(\d{1,5}) \(errno: \d{1,3} - Address already in use|"
@@ -492,7 +492,7 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.XID, "", numbers=(int(found[2]), int(found[3] or 0)), operation=found[1])
     if _PEER_GONE.search(words):  # NCCL warns of it as well
         return Clue(ClueKind.PEER_GONE, "")
-    if _WARNING.search(words) or _ASYNC_ERROR.search(words):
+    if (found := NCCL_SAYS.search(words)) and words[found.end() :].strip():
         return Clue(ClueKind.WARNING, "")
     if _CANNOT_LISTEN in words:
         return Clue(ClueKind.PORT_TAKEN, "")

@@ -13,9 +13,8 @@ from distdoctor.recording.recording import RankTrace, Recording, SourceLine, Tro
 from distdoctor.recording.trace.layout import source_digest, source_of
 from distdoctor.recording.trace.redaction import redacted_source
 
-MOST_OTHERS = (
-    512 << 10
-)  # bytes of files that were only imported, some 13,000 lines: a second to work out who calls whom
+# Bytes of files that were only imported, some 13,000 lines: a second to work out who calls whom.
+MOST_OTHERS = 512 << 10
 LARGEST_BYTES = 1 << 20  # a source file beyond that is generated; nobody writes a suppression there
 
 

@@ -749,6 +749,7 @@ def test_what_nccl2_says_of_an_error_of_its_communicator_is_quoted() -> None:
     (finding,) = told(start + "unhandled cuda error\n")
     assert (finding.code, finding.title, finding.ranks) == ("DD122", "NCCL warned: unhandled cuda error", (1,))
     assert verdicts(start + "remote process exited or there was a network error\n") == [("DD110", ())]
+    assert [code for code, _ in verdicts("[rank1]: ValueError: async error: the reader gave up\n")] == ["DD110"]
 
 
 def test_a_lock_of_the_interpreter_that_torch_could_not_get_names_its_rank() -> None:

@@ -45,6 +45,7 @@ from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site, full, seconds, short
 from distdoctor.recording.clue import Clue, ClueKind
+from distdoctor.recording.job_log import NCCL_SAYS
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
@@ -190,7 +191,7 @@ def _unnumbered(clues: list[Clue]) -> Finding:
 
 
 def _warning(clue: Clue) -> Finding:
-    words = re.split(r"NCCL WARN |[Aa]sync error[^:]{0,40}: ", clue.words, maxsplit=1)[-1]
+    words = NCCL_SAYS.split(clue.words, maxsplit=1)[-1]
     look = "search the log for what NCCL said before (NCCL_DEBUG=INFO), and dmesg and ibstat on that host"
     if _OF_A_KERNEL.search(words):
         look = "look for the kernel that failed: NCCL only met its error; CUDA_LAUNCH_BLOCKING=1 shows the line"
