@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sick import PLUGINS
 
@@ -49,3 +51,37 @@ def test_a_call_that_comes_first_and_not_in_each_step_was_left_out() -> None:
 )
 def test_two_orders_of_two_groups_stay_a_ring(steps: tuple[str, ...], reversed_in: int) -> None:
     assert [one.code for one in told(trained(*steps, reversed_in=reversed_in))] == ["DD108"]
+
+
+CACHED = """def create(path, a, b):
+    if not os.path.isfile(path):
+        build(path)
+        dist.barrier(group=a)
+    dist.all_reduce(x, group=b)
+"""
+IN_TWO_ORDERS = """def create(path, a, b):
+    if os.path.isfile(path):
+        dist.all_reduce(x, group=b)
+        dist.barrier(group=a)
+    else:
+        dist.barrier(group=a)
+        dist.all_reduce(x, group=b)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "barrier", "reduces", "code"),
+    [(CACHED, 4, 5, "DD101"), (IN_TWO_ORDERS, 6, 3, "DD108")],
+    ids=["one call under a condition", "both calls in either branch"],
+)
+def test_a_condition_that_leads_to_one_call_alone_shows_that_it_was_left_out(
+    source: str, barrier: int, reduces: int, code: str
+) -> None:
+    script = recording(ranks=2).group("a", [0, 1]).group("b", [0, 1])
+    script.collective("barrier", group="a", site=f"/job/cache.py:{barrier} create", only=0)
+    script.collective("all_reduce", [8], group="b", site=f"/job/cache.py:{reduces} create", only=1)
+
+    (finding,) = told(replace(script.live(silent_for=90), sources={"/job/cache.py": source}))
+
+    assert (finding.code, finding.ranks, finding.undecided) == (code, (0, 1), True)
+    assert 2 in {place.site.line for place in finding.places}

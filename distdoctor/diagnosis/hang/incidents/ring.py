@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.facts.timeline import Timeline, is_pairwise
 from distdoctor.diagnosis.finding import LIKELY, Confidence
+from distdoctor.diagnosis.hang.decision import decision_of, led_to_by
 from distdoctor.diagnosis.hang.device_progress import FEWEST_TO_OUTVOTE, StuckCall, WaitEdge
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.diagnosis.hang.incident import Incident
@@ -150,14 +151,12 @@ def _gone_on_alone(known: HangFacts, incident: Incident) -> Incident | None:
 
 
 def _left_out(known: HangFacts, incident: Incident) -> Incident | None:
-    """The incident, when both sides of a ring of two have always issued its one call before the other one in a step, and at times
-    the other one alone: then no order was swapped, and whoever is at the other one has left the first one out in this step."""
+    """The incident, when no order was swapped in a ring of two: whoever is at the one call has left out the other one, as the
+    steps before or the source tell."""
     if len(incident.cycle) != 2 or any(wait.group is None or is_pairwise(wait.call) for wait in incident.cycle):
         return None
     for first, second in (incident.cycle, incident.cycle[::-1]):
-        orders = [_orders(known.timeline(wait.call.rank), first.call, second.call) for wait in incident.cycle]
-        in_order = all(_IN_ORDER in own and _REVERSED not in own for own in orders)
-        if in_order and any(_ALONE in own for own in orders) and first.call.step == second.call.step:
+        if _is_at_times_alone(known, first.call, second.call) or _is_under_a_condition(known, incident, first, second):
             sides = tuple(sorted({*first.ranks, *second.ranks}))
             few = len(second.ranks) < len(first.ranks)
             return replace(
@@ -166,6 +165,24 @@ def _left_out(known: HangFacts, incident: Incident) -> Incident | None:
                 sides=LIKELY, confidence=LIKELY,
             )  # fmt: skip
     return None
+
+
+def _is_under_a_condition(known: HangFacts, incident: Incident, first: Wait, second: Wait) -> bool:
+    """Whether a question that ranks answer for themselves leads to the first call alone, and the second one comes either way."""
+    decision = decision_of(known.facts, known.pairs, incident)
+    return (
+        decision is not None
+        and decision.decides_alone
+        and led_to_by(known.facts, decision, first.call)
+        and not led_to_by(known.facts, decision, second.call)
+    )
+
+
+def _is_at_times_alone(known: HangFacts, first: Call, second: Call) -> bool:
+    """Whether both sides have always issued the first statement before the second in a step, and at times the second alone."""
+    orders = [_orders(known.timeline(call.rank), first, second) for call in (first, second)]
+    in_order = all(_IN_ORDER in own and _REVERSED not in own for own in orders)
+    return in_order and any(_ALONE in own for own in orders) and first.step == second.step
 
 
 _IN_ORDER, _REVERSED, _ALONE = "first, second", "second, first", "second"
