@@ -81,6 +81,18 @@ def way_back(program: UserProgram, value: ast.expr) -> list[ast.expr]:
     return way
 
 
+def all_made_of(program: UserProgram, value: ast.expr) -> list[ast.expr]:
+    """A value, and all that it was made of, the nearest first; what an object's attribute holds, and the object itself."""
+    found, last = [value], [value]
+    for _ in range(STEPS):
+        objects = [one.value for step in last for one in _named_in(step) if isinstance(one, ast.Attribute)]
+        made = [one for step in last for one in _made_of(program, step)]
+        made += [one for name in objects if isinstance(name, ast.Name) for one in _stored(program, name)]
+        last = [one for one in dict.fromkeys(made) if one not in found]
+        found += last
+    return found
+
+
 def maker_of(program: UserProgram, value: ast.expr) -> ast.Call | None:
     """The call that makes an object, seen through names and through functions of the user's that return it."""
     return next((one for one in way_back(program, value) if isinstance(one, ast.Call) and _makes(program, one)), None)

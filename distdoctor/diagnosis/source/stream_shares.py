@@ -2,7 +2,7 @@
 
 random.shuffle(order)
 order = order[rank::world_size]          # or islice(lines, rank, None, world_size), number % world_size == rank,
-                                         # split_dataset_by_node(stream, rank, world_size)
+                                         # split_dataset_by_node(stream, rank, world_size), range(rank, size, world_size)
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.given_values import way_back
+from distdoctor.diagnosis.source.given_values import all_made_of, way_back
 from distdoctor.diagnosis.source.rank_words import names_some_rank, names_world
 from distdoctor.diagnosis.source.source_file import Scope, last_word, source_file
-from distdoctor.diagnosis.source.user_program import program_of
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
 
 _DEALERS = frozenset({"split_dataset_by_node", "split_by_node", "shard"})
@@ -31,7 +31,7 @@ class StreamShare:
 
 def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> StreamShare | None:
     """The share that a rank takes of iterable data: in the class `dataset`, else in the function that makes the loader."""
-    of_class, around = [], []
+    program, of_class, around = program_of(sources), [], []
     for path in sources:
         file = source_file(sources, path)
         for scope in file.scopes if file is not None else ():
@@ -40,50 +40,53 @@ def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> 
             elif path == made.path and scope.traceback_name == made.function:
                 around.append(scope)
     for scope in (*of_class, *around):
-        for node in _dealt_in(scope):
+        for node in _dealt_in(program, scope):
             return StreamShare(scope.line(node), _shuffled_above(scope, node))
     return None
 
 
 def share_of_data(sources: Mapping[str, str], dataset: str) -> SourceLine:
-    """Where a rank takes its share of what the data of the class `dataset` are made of: in that class, or on the way to where one
-    is made; no line where the source shows none."""
+    """Where a rank takes its share of the samples of data of the class `dataset`; no line where the source shows none.
+
+    Only what their length is measured of counts, or, for a class whose source is not there, what they are given: the number of
+    the rank may stand beside whole data.
+    """
     program = program_of(sources)
-    for scope in program.scopes.values():
-        if dataset in (scope.class_name, scope.of_class):
-            for node in _dealt_in(scope):
-                return scope.line(node)
+    measured = [one for scope in program.methods({dataset}, "__len__") for one in program.returned(scope)]
     calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) == dataset]
-    for call in calls:
-        for value in (*call.args, *(word.value for word in call.keywords)):
-            for one in (node for step in way_back(program, value) for node in ast.walk(step)):
-                if _deals(one):
-                    return program.scope_of(one).line(one)
+    given = [value for call in calls for value in (*call.args, *(word.value for word in call.keywords))]
+    for value in measured or given:
+        for one in (node for step in all_made_of(program, value) for node in ast.walk(step)):
+            if _deals(program, one):
+                return program.scope_of(one).line(one)
     return SourceLine()
 
 
-def _dealt_in(scope: Scope) -> Iterator[ast.expr]:
+def _dealt_in(program: UserProgram, scope: Scope) -> Iterator[ast.expr]:
     for node in scope.file.nodes(ast.Subscript, ast.Compare, ast.Call):
-        if scope.file.scope_of.get(node) is scope and _deals(node):
+        if scope.file.scope_of.get(node) is scope and _deals(program, node):
             yield node
 
 
-def _deals(node: ast.AST) -> bool:
+def _deals(program: UserProgram, node: ast.AST) -> bool:
     """Whether an expression picks one of so many shares by the number of the rank."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-        return _is_share(node.slice.lower, node.slice.step)
+        return _is_share(program, node.slice.lower, node.slice.step)
     if isinstance(node, ast.Compare) and isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.Mod):
-        return _is_share(node.comparators[0], node.left.right)
-    if isinstance(node, ast.Call) and last_word(node.func) == "islice" and len(node.args) == 4:
-        return _is_share(node.args[1], node.args[3])
-    if isinstance(node, ast.Call) and last_word(node.func) in _DEALERS:
-        given = (*node.args, *(word.value for word in node.keywords))
-        return any(map(_speaks_of_rank, given)) and any(map(_speaks_of_world, given))
-    return False
+        return _is_share(program, node.comparators[0], node.left.right)
+    if not isinstance(node, ast.Call):
+        return False
+    name, given = last_word(node.func), (*node.args, *(word.value for word in node.keywords))
+    if (name, len(node.args)) in (("islice", 4), ("range", 3)):
+        return _is_share(program, node.args[-3], node.args[-1])
+    return name in _DEALERS and any(map(_speaks_of_rank, given)) and any(map(_speaks_of_world, given))
 
 
-def _is_share(number: ast.expr | None, of: ast.expr | None) -> bool:
-    return number is not None and of is not None and _speaks_of_rank(number) and _speaks_of_world(of)
+def _is_share(program: UserProgram, number: ast.expr | None, of: ast.expr | None) -> bool:
+    """Whether a number comes from that of the rank, and another one from how many there are."""
+    if number is None or of is None:
+        return False
+    return any(map(_speaks_of_rank, way_back(program, number))) and any(map(_speaks_of_world, way_back(program, of)))
 
 
 def _speaks_of_rank(node: ast.expr) -> bool:

@@ -7,9 +7,10 @@ What it means    The sampler's num_replicas or rank are not those of the job: so
 Why it hurts     Samples of a shard without a rank are never seen; a shard with two ranks counts double. Where data are shared out
                  twice, an epoch leaves most of them out.
 How we know      DistributedDataParallel or FSDP show which ranks average their gradients; the samplers of those ranks use a
-                 different number of shards, or the same shard twice. Shared out twice: each rank reads a Subset of its own of one
-                 dataset, together they are no longer than that, and their samplers deal out shares of them (likely); or the
-                 ranks' data differ, and the source shows where each rank takes its share of them (likely).
+                 different number of shards of the same data, or the same shard twice. Shared out twice: each rank reads a
+                 Subset of its own of one dataset, together they are no longer than that, and their samplers deal out shares
+                 of them (likely); or the ranks' data differ, and the source shows where each rank takes its share of the
+                 samples (likely).
 What to do       Omit num_replicas and rank (the process group knows them), or pass the global rank and world size. Share data
                  out once: hand the whole dataset to the sampler, or read a rank's own part with a sampler of one replica.
 When it is fine  Ranks of a tensor- or pipeline-parallel group use one shard on purpose: they do not average gradients with one
@@ -106,10 +107,12 @@ def _twice(together: Together, split: SourceLine, parts_are: str) -> Finding:
 
 
 def _what_is_wrong(together: Together, known: ReplicaSet) -> str:
-    """In words; "" when every replica has one share of its own, and when not all replicas were seen."""
+    """In words; "" when every replica has a share of its own of the same data, and when not all replicas were seen."""
     passes = list(together.passes.values())
     if not known.proven or len(passes) < len(known.ranks) or not all(one.sampler_rank >= 0 for one in passes):
         return ""
+    if not all(one.data.same_content(passes[0].data) for one in passes):
+        return ""  # shares of different data: each may have as many ranks as it needs
     shares = {one.num_replicas for one in passes}
     if shares == {1} and len(passes) > 1:
         return ""  # one share for everybody: not sharded at all, which is told elsewhere

@@ -11,7 +11,7 @@ How we know      A few elements of two gradients are sampled on each rank before
                  again; or that a mean loss is scaled by the number of ranks, which the source names there (likely). A note,
                  possible: each rank divides its summed loss by a count of its own, and the counts are far apart. Or the
                  first steps use the mean, and all later ones the sum, while the loss is made in one way (likely: a
-                 communication hook that changes its way).
+                 communication hook that changes its way). Eight steps are looked at; what changes later is not seen.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
 When it is fine  A loss that is a sum, or that the script itself divides by the number of ranks: then a sum is right, and

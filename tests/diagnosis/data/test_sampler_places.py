@@ -107,3 +107,15 @@ def test_a_set_epoch_that_reaches_nobody_comes_before_the_loop_with_its_conditio
 def test_a_set_epoch_that_told_another_sampler_is_not_blamed() -> None:
     assert lines(repeated(GUARDED, told_other=True)) == [31, 31, 12]
     assert lines(repeated(GUARDED.replace("set_epoch(", "seed("))) == [31, 31, 12]
+
+
+def test_samplers_for_the_ranks_of_a_task_are_left_alone_where_tasks_read_other_data() -> None:
+    def told_of(digest: object) -> list[Finding]:
+        job = sampled_job(ranks=3, length=96)
+        orders = {0: share(96, 2, 0), 1: share(96, 2, 1), 2: list(range(96))}
+        job.train(orders=orders, sampler_rank={0: 0, 1: 1, 2: 0}, num_replicas={0: 2, 1: 2, 2: 1}, digest=digest)
+        return list(PLUGINS.checks["DD311"].look(job.recording()))
+
+    first, other = "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"
+    assert not told_of({0: first, 1: first, 2: other})
+    assert told_of(first)

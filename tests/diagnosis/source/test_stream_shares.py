@@ -58,6 +58,9 @@ TABLE = """def main():
 class Frames(Dataset):
     def __init__(self, table):
         self.rows = table.rows{slice}
+
+    def __len__(self):
+        return len(self.rows)
 """
 
 
@@ -68,3 +71,48 @@ def test_the_share_of_which_data_are_made_is_found_on_the_way_to_them_and_in_the
     assert found(".shard(num_shards=world_size, index=rank)") == 2
     assert found(slice_="[rank::world_size]") == 9
     assert not found()
+
+
+def test_numbers_that_callers_pass_under_other_names_are_followed_to_the_rank() -> None:
+    rows = """class Rows(Dataset):
+    def __init__(self, start, step):
+        self.ids = list(range(start, 96, step))
+
+    def __len__(self):
+        return len(self.ids)
+
+
+def open_split(worker=0, workers=1):
+    return Rows(worker, workers)
+
+
+def main(rank, world_size):
+    data = open_split({given})
+"""
+
+    assert share_of_data({"/job/reader.py": rows.format(given="rank, world_size")}, "Rows").line == 3
+    assert not share_of_data({"/job/reader.py": rows.format(given="info.id, info.num_workers")}, "Rows")
+
+
+def test_the_number_of_the_rank_beside_whole_data_is_no_share() -> None:
+    views = """class Views(Dataset):
+    def __init__(self, rank, world_size):
+        self.hot = range(rank, 96, world_size)
+        self.rows = load(96)
+
+    def __len__(self):
+        return len(self.{measured})
+
+
+data = Views(rank, world_size)
+"""
+
+    assert not share_of_data({"/job/views.py": views.format(measured="rows")}, "Views")
+    assert share_of_data({"/job/views.py": views.format(measured="hot")}, "Views").line == 3
+
+
+def test_data_of_a_class_that_is_not_the_users_are_judged_by_what_they_are_given() -> None:
+    assert share_of_data({"/job/train.py": "data = TensorDataset(rows[rank::world_size])\n"}, "TensorDataset").line == 1
+    assert not share_of_data(
+        {"/job/train.py": "data = TensorDataset(rows)\nname = paths[rank::world_size]\n"}, "TensorDataset"
+    )
