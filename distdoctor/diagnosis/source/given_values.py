@@ -81,13 +81,14 @@ def way_back(program: UserProgram, value: ast.expr) -> list[ast.expr]:
     return way
 
 
-def all_made_of(program: UserProgram, value: ast.expr) -> list[ast.expr]:
-    """A value, and all that it was made of, the nearest first; what an object's attribute holds, and the object itself."""
+def all_made_of(program: UserProgram, value: ast.expr, *, through_objects: bool = False) -> list[ast.expr]:
+    """A value, and all that it was made of, the nearest first. `through_objects`: of `table.rows` also what `table` is."""
     found, last = [value], [value]
     for _ in range(STEPS):
-        objects = [one.value for step in last for one in _named_in(step) if isinstance(one, ast.Attribute)]
         made = [one for step in last for one in _made_of(program, step)]
-        made += [one for name in objects if isinstance(name, ast.Name) for one in _stored(program, name)]
+        if through_objects:
+            objects = [one.value for step in last for one in _named_in(step) if isinstance(one, ast.Attribute)]
+            made += [one for name in objects if isinstance(name, ast.Name) for one in _stored(program, name)]
         last = [one for one in dict.fromkeys(made) if one not in found]
         found += last
     return found

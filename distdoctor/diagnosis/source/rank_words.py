@@ -21,6 +21,7 @@ _OF_SOMETHING_ELSE = re.compile(
     r"(?:matrix|low|lora|lr|tensor|max|min|svd|eff|effective|target|mean|page)_*rank$", re.I
 )
 _WORLD = re.compile(r"world|num_replicas|n_?ranks|num_ranks|num_processes|num_shards|dp_size|n_?gpus", re.I)
+_OF_A_GROUP = re.compile(r"(?:^|_)(?:tp|sp|cp|mp|ep|parallel|mesh)_?(?:world_?)?(?:size|degree)$", re.I)
 _MAIN = re.compile(
     r"^_*(?:(?:is|am|are|i|we|im|this|on|the|trainer)_)*(?:global_|local_|world_)*"
     r"(?:main|master|primary|rank_?(?:zero|0)|first_rank|global_zero|process_zero|chief|coordinator)"
@@ -47,6 +48,11 @@ def names_some_rank(word: str) -> bool:
 def names_world(word: str) -> bool:
     """Whether a name is that of the number of ranks: `world_size`, `num_replicas`, `get_world_size`."""
     return bool(_WORLD.search(word))
+
+
+def names_parallel_size(word: str) -> bool:
+    """Whether a name is that of the number of ranks that share a layer: `tp_size`, `tensor_model_parallel_size`."""
+    return bool(_OF_A_GROUP.search(word))
 
 
 def names_main(word: str) -> bool:

@@ -56,7 +56,7 @@ def share_of_data(sources: Mapping[str, str], dataset: str) -> SourceLine:
     calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) == dataset]
     given = [value for call in calls for value in (*call.args, *(word.value for word in call.keywords))]
     for value in measured or given:
-        for one in (node for step in all_made_of(program, value) for node in ast.walk(step)):
+        for one in (node for step in all_made_of(program, value, through_objects=True) for node in ast.walk(step)):
             if _deals(program, one):
                 return program.scope_of(one).line(one)
     return SourceLine()

@@ -6,11 +6,13 @@ What it means    In a tensor-, sequence- or context-parallel region each rank se
 Why it hurts     Each rank steps with its own part: the copies drift slowly and are no longer one layer.
 How we know      The ranks keep other parameters equal, step after step. The weights of a normalization layer also started
                  equal, and from the first step on, or from one of the earlier half, their gradients and their bits differ
-                 in each. Or: layers of any kind started equal on all ranks of a mesh and stay equal over one axis of it
-                 only, where the others hold other shards.
+                 in each, and in the source their size does not come from the number of ranks. Or: layers of any kind
+                 started equal on all ranks of a mesh and stay equal over one axis of it only, where the others hold other
+                 shards.
 What to do       Sum the gradients of replicated parameters over the group that shares them (Megatron marks them
                  `sequence_parallel`), or declare them Replicate() on the mesh and let DTensor do it.
-When it is fine  Normalization layers that are meant to be rank-local: accept it with --ignore DD221.
+When it is fine  Normalization layers that are meant to be rank-local, as one weight for each local head: not told where the
+                 source sizes them by the number of ranks; else accept it with --ignore DD221.
 Source           Megatron-LM, finalize_model_grads; torch.distributed.tensor.parallel.SequenceParallel.
 """
 
@@ -24,7 +26,7 @@ from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses, equal_sets
-from distdoctor.diagnosis.source.made_modules import module_made
+from distdoctor.diagnosis.source.made_modules import is_sized_by_ranks, module_made
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import TensorFlag
@@ -46,6 +48,7 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
             if len(names) < ENOUGH or told.get(ranks, OBSERVED) != OBSERVED or _is_in_a_larger_set(sets, ranks):
                 continue  # of replicas that a wrapper or calls tell of, DD202 says that they part
             apart = [name for name, by_rank in found.items() if name not in names and _is_a_norm_apart(by_rank, ranks)]
+            apart = [name for name in apart if not is_sized_by_ranks(sources.texts, name)]
             if apart:
                 made = module_made(sources.texts, apart[0])
                 peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), names)

@@ -208,12 +208,16 @@ def test_the_lines_that_change_a_buffer_follow_the_wrapper_that_does_not_broadca
     assert lines(told("DD204", job.recording())) == [14, 14]
 
 
-def unreduced(model: str) -> Finding:
+def unreduced_norm(model: str) -> Recording:
     parameters = {"norm.weight": "[64]", "body.weight": "[64, 20]", "head.weight": "[10, 64]"}
     job = trained_job(2, agree=(), parameters=parameters, owners={"norm.weight": "LayerNorm"}).initial()
     for _ in range(3):
         job.collective("all_reduce", [64, 20]).step(names=["norm.weight"], grads={1: 1}, params={1: 1})
-    return told("DD221", job.recording(sources=source({40: model})))
+    return job.recording(sources=source({40: model}))
+
+
+def unreduced(model: str) -> Finding:
+    return told("DD221", unreduced_norm(model))
 
 
 def test_the_line_that_makes_the_layer_comes_before_the_step() -> None:
@@ -221,6 +225,14 @@ def test_the_line_that_makes_the_layer_comes_before_the_step() -> None:
 
     assert lines(unreduced(model)) == [42, 42, 33]
     assert lines(unreduced("net = nn.Sequential()\n")) == [33, 33]
+
+
+def test_a_norm_that_has_a_weight_for_each_rank_s_own_heads_is_left_alone() -> None:
+    model = (
+        "class Net(nn.Module):\n    def __init__(self, n):\n        self.norm = HeadNorm(n // dist.get_world_size())\n"
+    )
+
+    assert not list(PLUGINS.checks["DD221"].look(unreduced_norm(model)))
 
 
 def scaled(sources: dict[str, str]) -> Finding:

@@ -6,7 +6,6 @@ import pytest
 
 from distdoctor.diagnosis.source.batch_shares import blocks_by_rank
 from distdoctor.diagnosis.source.loss_divisions import divisions_before, dropped_division
-from distdoctor.diagnosis.source.made_modules import module_made
 from distdoctor.recording.source_line import SourceLine
 
 LOSS = """def token_loss(logits, tags):
@@ -67,37 +66,3 @@ def test_a_division_whose_result_is_dropped_is_found_beside_the_reduction(statem
 )
 def test_a_block_of_neighbours_is_no_strided_share(share: str, found: int) -> None:
     assert len(blocks_by_rank({"train.py": f"def scatter(batch, rank, world, n):\n    return {share}\n"})) == found
-
-
-MODEL = """class Block(nn.Module):
-    def __init__(self):
-        self.norm = RMSNorm(8)
-
-
-class Head(nn.Module):
-    def __init__(self):
-        self.norm = RMSNorm(8)
-        self.scale = nn.Parameter(torch.ones(8))
-
-
-class Model(nn.Module):
-    def __init__(self):
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.final_norm = RMSNorm(8)
-        self.head = Head()
-"""
-
-
-@pytest.mark.parametrize(
-    ("parameter", "line"),
-    [
-        ("final_norm.weight", 15),
-        ("blocks.1.norm.weight", 3),  # of the class of which `blocks` holds instances
-        ("head.norm.weight", 8),
-        ("head.scale", 16),  # where the module is made that holds it
-        ("norm.weight", 0),  # two classes have one
-        ("unknown.weight", 0),
-    ],
-)
-def test_the_module_of_a_parameter_is_found_where_it_is_made(parameter: str, line: int) -> None:
-    assert module_made({"model.py": MODEL}, parameter).line == line

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.rank_words import names_global_rank, names_main, names_process, names_some_rank
+from distdoctor.diagnosis.source.rank_words import (
+    names_global_rank,
+    names_main,
+    names_parallel_size,
+    names_process,
+    names_some_rank,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,3 +58,17 @@ def test_the_question_for_the_main_process(word: str) -> None:
 )
 def test_other_mains_ask_for_no_process(word: str) -> None:
     assert not names_main(word)
+
+
+@pytest.mark.parametrize(
+    "word", ["tp_size", "tensor_model_parallel_size", "tp_world_size", "mesh_size", "cp_degree", "sp_size", "ep_size"]
+)
+def test_the_number_of_ranks_that_share_a_layer(word: str) -> None:
+    assert names_parallel_size(word)
+
+
+@pytest.mark.parametrize(
+    "word", ["", "step_size", "temp_size", "group_size", "size", "tp_rank", "amp_size_limit", "clip_size"]
+)
+def test_other_sizes_count_no_ranks(word: str) -> None:
+    assert not names_parallel_size(word)
