@@ -192,6 +192,38 @@ def test_groups_in_another_order_stay_told_when_their_timeouts_end_the_job(tmp_p
     assert "went on" not in done.stderr
 
 
+LINKS_OF_A_RING = """\
+from datetime import timedelta
+
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+links = {links}
+for link in links:
+    if dist.get_rank() in link:
+        dist.new_group(list(link), timeout=timedelta(seconds=12), use_local_synchronization=True)
+"""
+
+
+@pytest.mark.parametrize("counts_alike", [False, True])
+def test_members_who_count_their_own_groups_differently_stay_told_when_they_give_up(
+    tmp_path: Path, counts_alike: bool
+) -> None:
+    links = "[(0, 1), (2,), (0, 2), (1,), (1, 2)]" if counts_alike else "[(0, 1), (0, 2), (1, 2)]"
+    (tmp_path / "job.py").write_text(LINKS_OF_A_RING.format(links=links))
+    subprocess.run(
+        [sys.executable, "-m", "distdoctor", "run", "--on-hang", "report", "--nproc", "3", "-o", "report.json", "job.py"],
+        cwd=tmp_path, timeout=120, check=False, capture_output=True,
+    )  # fmt: skip
+    told = [
+        (one["code"], one["ranks"], one["place"]["line"])
+        for one in json.loads((tmp_path / "report.json").read_text())["findings"]
+        if one["severity"] == "error"
+    ]
+
+    assert told == ([] if counts_alike else [("DD119", [0, 2], 9)])
+
+
 def test_a_sharded_module_that_runs_on_every_rank_is_left_in_peace() -> None:
     assert not diagnosed(watched(hang_jobs.batch_with_dummy_image, seconds=60)).findings
 

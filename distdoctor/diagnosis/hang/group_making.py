@@ -61,6 +61,12 @@ class Making:
         """Whether its last call of new_group failed: it stood there until then."""
         return self.inside is not None and self.inside.done_ns < 0
 
+    def counted_before(self, call: NewGroup) -> tuple[int, int]:
+        """How many groups a call of the members only has in its name: those for which this rank had called new_group before
+        (torch 2.14), and those that it is itself a member of (earlier ones)."""
+        before = self.calls[: self.calls.index(call)]
+        return len(before), sum(one.needs(self.timeline.log.rank) for one in before)
+
     def shared_with(self, rank: int) -> tuple[str, ...]:
         """The groups for which this rank and another one have to come together, in the order of this one's calls."""
         return tuple(call.members for call in self.calls if call.needs(rank))
@@ -162,6 +168,33 @@ class NamedApart:
     names: Mapping[str, tuple[int, ...]]  # by whom
 
 
+@dataclass(frozen=True)
+class CountedApart:
+    """Members inside a group that they make by themselves (`is_local`), and had made different numbers of groups `before`: its
+    name, made of both, is another one for each of these numbers."""
+
+    calls: tuple[NewGroup, ...]
+    before: Mapping[int, tuple[int, ...]]  # how many: who
+
+
+def counted_apart(living: Mapping[int, Timeline]) -> tuple[CountedApart, ...]:
+    """Such groups, whichever of its two ways of counting this torch has."""
+    making = {rank: Making(timeline) for rank, timeline in living.items()}
+    together: dict[str, list[NewGroup]] = defaultdict(list)
+    for one in making.values():
+        if one.inside is not None and one.inside.is_local:
+            together[one.inside.members].append(one.inside)
+    found = []
+    for calls in together.values():
+        counted = {call.rank: making[call.rank].counted_before(call) for call in calls}
+        if all(len({*way}) > 1 for way in zip(*counted.values(), strict=True)):
+            before: dict[int, list[int]] = defaultdict(list)
+            for rank, (number, _) in sorted(counted.items()):
+                before[number].append(rank)
+            found.append(CountedApart(tuple(calls), {number: tuple(ranks) for number, ranks in before.items()}))
+    return tuple(found)
+
+
 def named_apart(facts: Collectives) -> NamedApart | None:
     """The first such group in which a rank sits in a call, or on the way to which one is inside new_group; None when there is
     none, or when rings have forgotten which groups were made. Members are compared as they are written down: equal ranks, equal
@@ -201,6 +234,8 @@ def stalled(facts: Collectives, living: Mapping[int, Timeline]) -> Stalled | Non
     inside = {rank: made.inside for rank, made in making.items() if made.inside is not None}
     if not inside:
         return None
+    if apart := [call for one in counted_apart(living) for call in one.calls]:
+        return Stalled(tuple(apart), tuple(sorted(call.rank for call in apart)), miscounted=True)
     by_progress = sorted(inside, key=lambda rank: (-len(making[rank].calls), rank))
     missed = {rank: _missing_at(inside[rank], making) for rank in by_progress}
     first = by_progress[0]

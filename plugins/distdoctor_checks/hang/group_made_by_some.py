@@ -5,7 +5,8 @@ What it means    Every rank of the job must enter new_group (and init_device_mes
                  not be members. Here some ranks are inside it while members have passed it, or have made other groups first.
 Why it hurts     Members connect to each other inside the call, so the ranks inside wait for the others until the timeout.
                  Groups are named by a running number, so a rank that has made fewer groups looks for the others under a
-                 different name.
+                 different name. With use_local_synchronization=True the name holds the number of groups that the rank itself
+                 has made: round a ring of ranks the last link is the second group of one and the first of the other.
 How we know      The recordings show which ranks entered new_group, how often and for which members, and which returned. Certain
                  when the missing ranks wait elsewhere for those inside; likely when all ranks have been idle for a long time.
                  Of two ranks a condition on the rank tells which is odd; without one both are named. Sides that make groups of
@@ -13,7 +14,8 @@ How we know      The recordings show which ranks entered new_group, how often an
                  through. Dumps of a flight recorder hold each rank's own list of members: lists that differ are likely it.
                  Seen from outside, the number of the group that each rank is about to make is in its stack.
 What to do       Call new_group on every rank, for all groups, in the same order.
-When it is fine  Non-members that have already returned; use_local_synchronization=True, which only members call.
+When it is fine  Non-members that have already returned; use_local_synchronization=True, which only members call, each after
+                 as many groups as the others.
 Source           torch.distributed.new_group: "requires that all processes in the main group enter this function".
 """
 
@@ -26,11 +28,13 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.group_making import (
+    CountedApart,
     EachItsOwn,
     MadeAlone,
     Making,
     NamedApart,
     NewGroup,
+    counted_apart,
     each_its_own,
     made_alone,
     named_apart,
@@ -63,10 +67,13 @@ def examine(verdict: Verdict | None, apart: RanksApart | None, progress: DeviceP
     if verdict is None:
         return
     for incident in verdict.of_kind(IncidentKind.PASSED_BY):
-        own = each_its_own(verdict.facts, {rank: verdict.timeline(rank) for rank in incident.ranks})
+        blamed = {rank: verdict.timeline(rank) for rank in incident.ranks}
+        own, counted = each_its_own(verdict.facts, blamed), counted_apart(blamed)
         alone = made_alone(Making(timeline) for timeline in verdict.facts.timelines.values())
         if own is not None and own.ranks == incident.ranks:
             yield _of_one_name(verdict, incident, own)
+        elif counted:
+            yield _by_local_counts(verdict, incident, counted)
         elif alone is not None and alone.ranks == incident.ranks:
             yield _by_members(verdict, incident, alone)
         elif (names := named_apart(verdict.facts)) is not None:
@@ -175,6 +182,39 @@ def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Findi
         + _counts(making),
         prescriptions=(
             Prescription("new-group-on-every-rank", change=f"call new_group at {at(call.site)} on {others} too"),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
+
+
+def _by_local_counts(verdict: Verdict, incident: Incident, apart: Sequence[CountedApart]) -> Finding:
+    """Members make their group without the others, and each counts only the groups that it has made itself."""
+    inside = {call.rank: call for one in apart for call in one.calls}
+    first = apart[0]
+    place = first.calls[0].site
+    counts = "; ".join(
+        f"ranks {one.calls[0].members}: {', '.join(f'number {n + 1} of {named(ranks)}' for n, ranks in one.before.items())}"
+        for one in apart[:4]
+    )
+    return Finding(
+        title=f"look for each other under different names in new_group for ranks {first.calls[0].members}: it is "
+        + ", and ".join(
+            f"group number {number + 1} that {named(ranks)} made" for number, ranks in first.before.items()
+        ),
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
+        place=place,
+        places=(*_waiting(inside), *deciding_places(incident)),
+        evidence={"groups_before": {one.calls[0].members: dict(one.before) for one in apart}},
+        why="with use_local_synchronization=True a group is named by its members and by how many groups a rank has made so "
+        f"far, and these differ ({counts})",
+        prescriptions=(
+            Prescription(
+                "new-group-on-every-rank",
+                change=f"make every group at {at(place)} on all ranks, in one order, without use_local_synchronization",
+            ),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),

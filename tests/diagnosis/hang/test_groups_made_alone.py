@@ -118,3 +118,34 @@ def test_one_name_for_two_groups_is_no_ring_of_a_rank_with_itself() -> None:
     hangs = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 
     assert [(one.code, one.place.short) for one in examine(job, hangs).findings] == [("DD119", "train.py:10")]
+
+
+def ring(made: dict[int, list[tuple[int, ...]]], *, is_local: bool = True) -> list[Finding]:
+    """Each rank stands in the last group of its list; the ones before it are made."""
+    script = recording(ranks=3)
+    for number in range(2):
+        for rank, groups in made.items():
+            if len(groups) > number:
+                done = -1 if number == len(groups) - 1 else 1
+                script.note(NewGroupBegun(groups[number], is_local, done_ns=done), [rank], site="train.py:15 main")
+    return PLUGINS.checks["DD119"].look(script.live(silent_for=20))
+
+
+def test_members_that_have_counted_different_numbers_of_groups_do_not_meet_in_one_of_their_own() -> None:
+    """A ring: what comes second for ranks 0 and 1 is the first group of rank 2."""
+    (finding,) = ring({0: [(0, 1), (0, 2)], 1: [(0, 1), (1, 2)], 2: [(0, 2)]})
+
+    assert finding.title == (
+        "look for each other under different names in new_group for ranks 0,2: it is group number 2 that rank 0 made, and "
+        "group number 1 that rank 2 made"
+    )
+    assert (finding.ranks, finding.confidence, finding.place.short) == ((0, 2), LIKELY, "train.py:15")
+
+
+def test_a_group_of_its_own_number_on_each_member_is_only_waited_for() -> None:
+    """Rank 2 makes no other group before: it and rank 0 will meet, whatever rank 1 does."""
+    assert [
+        one.title
+        for one in ring({0: [(0, 1), (0, 2)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]})
+        if "names" in one.title
+    ] == []
