@@ -32,6 +32,7 @@ def test_there_are_programs_of_all_families() -> None:
         "fresh_silent",
         "hangs",
         "later_mixed",
+        "lookalike_mixed",
         "mixed",
         "module_mixed",
         "more_hangs",
@@ -56,9 +57,16 @@ def test_every_program_is_there_once_and_compiles(family: str) -> None:
     files = set((PROGRAMS / family).rglob("*.py"))
     programs = {PROGRAMS / family / case["file"] for case in every}
     assert programs <= files
-    imported = {(path.parent, name) for path in files for name in imports_of(path)}
+    root = PROGRAMS / family
+    imported = {(part_of(path, root), part) for path in files for name in imports_of(path) for part in name.split(".")}
     for helper in files - programs:
-        assert (helper.parent, helper.stem) in imported, f"nobody imports {helper}"
+        name = helper.parent.name if helper.stem == "__init__" else helper.stem
+        assert (part_of(helper, root), name) in imported, f"nobody imports {helper}"
+
+
+def part_of(path: Path, root: Path) -> str:
+    """The folder of a program, or "" for what stands beside the others."""
+    return "/".join(path.relative_to(root).parts[:-1][:1])
 
 
 def imports_of(path: Path) -> Iterator[str]:
