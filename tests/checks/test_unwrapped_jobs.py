@@ -49,6 +49,17 @@ def test_a_loss_divided_by_a_count_over_all_ranks_and_averaged_again_is_told() -
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
 
 
+def test_a_hook_that_sums_in_its_second_stage_is_told() -> None:
+    recording, _ = watched(jobs.sums_in_its_second_stage)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.confidence, finding.ranks) == ("DD209", LIKELY, (0, 1))
+    assert finding.evidence["step"] == 32
+
+    recording, _ = watched(jobs.sums_in_its_second_stage, divides_loss=True)
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
 def test_whole_layers_that_are_reduced_over_the_wrong_axis_of_a_mesh_are_told() -> None:
     recording, _ = watched(jobs.mesh_axes, ranks=4)
     (finding,) = [one for one in found(recording) if one.severity != NOTE]

@@ -106,6 +106,25 @@ def divided_by_a_count(rank: int, world_size: int, *, times: bool = False) -> No
         optimizer.step()
 
 
+def sums_in_its_second_stage(rank: int, world_size: int, *, divides_loss: bool = False) -> None:
+    """A communication hook that averages for 20 steps and only sums afterwards; right where the loss is divided from then on."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    done = 0
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations themselves, not their texts
+        flat = bucket.buffer() if done >= 20 else bucket.buffer().div_(world_size)
+        return dist.all_reduce(flat, async_op=True).get_future().then(lambda one: one.value()[0])
+
+    model.register_comm_hook(None, hook)
+    for done in range(40):
+        inputs, targets = batch(done * world_size + rank)
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        (loss / world_size if divides_loss and done >= 20 else loss).backward()
+        optimizer.step()
+
+
 class Attending(nn.Module):
     """Sees a part of the sequence on each rank."""
 

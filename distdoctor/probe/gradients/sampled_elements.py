@@ -22,7 +22,8 @@ TENSORS = 2
 WITNESSES = (
     6  # tensors spread over the model that tell whether a backward reached it: a layer may rest, the last one too
 )
-LOOKS = 8  # steps in which spots are taken: a wrong factor is there from the start, or it is none
+LOOKS = 8  # steps in which spots are taken, and a few later: a wrong factor is mostly there from the start
+LATER = 3  # successive steps from each power of two on: what a job does differently in its later stages shows there
 
 
 class SampledElements:
@@ -51,6 +52,7 @@ class SampledElements:
         )  # the latest step, and the elements that are watched as it used them
         self.from_the_start = False  # these hooks were there before the first backward of the present step
         self._handles: list[Any] = []
+        self._later: list[Any] = []  # hooks that are there for the step under way
         spread = usable[:: max(1, len(usable) // WITNESSES)]
         for number in sorted({*self.chosen, *spread}):
             taken = self._taking(number) if number in self.chosen else self._witnessing
@@ -71,19 +73,56 @@ class SampledElements:
         return take
 
     @property
+    def takes_later(self) -> bool:
+        """Whether hooks are there again for the step under way."""
+        return bool(self._later)
+
+    def prepare(self, step: int, held: Callable[[], Sequence[Tensor]]) -> None:
+        """The step that begins is number `step`; called after each one. Hooks are there for those only that are looked at."""
+        if self.looks < LOOKS or self.takes_later is _is_later(step):
+            return
+        _remove(self._later)
+        parameters = held() if _is_later(step) else ()
+        for number in self.chosen if parameters and self.inventory.still_holds(parameters) else ():
+            taken = self.context.guarded(self._taking_later(number))
+            self._later.append(parameters[number].register_post_accumulate_grad_hook(taken))  # type: ignore[no-untyped-call]
+
+    def _taking_later(self, number: int) -> Callable[[Tensor], None]:
+        def take(parameter: Tensor) -> None:
+            if parameter.grad is not None and not _is_changed_on_the_way(parameter):
+                self.own[number] = spots_of(parameter.grad)
+
+        return take
+
+    @property
     def watched(self) -> int | None:
         """The number of a parameter of which every accumulation is still seen."""
         return self.chosen[-1] if self.chosen and self.looks < LOOKS else None
 
     def write(self, parameters: Sequence[Tensor], step: int) -> None:
-        """The spots of this step; called when the optimizer is about to use the gradients."""
-        inventory = self.inventory
+        """The spots of one of the first steps; called when the optimizer is about to use the gradients."""
         if self.looks >= LOOKS or not self.accumulated:
             return
         self.looks += 1
         watched = parameters[self.chosen[-1]].grad if self.chosen and self.chosen[-1] < len(parameters) else None
         if watched is not None:
             self.stepped_with = step, spots_of(watched)
+        self._write_own(parameters, step)
+        if self.looks >= LOOKS:
+            _remove(self._handles)
+
+    def write_later(self, held: Callable[[], Sequence[Tensor]], step: int) -> None:
+        """The spots of a step for which hooks were there again."""
+        if self.takes_later and self.own:
+            self._write_own(held(), step)
+
+    def end(self) -> None:
+        """The optimizer holds other parameters by now."""
+        _remove(self._handles)
+        _remove(self._later)
+
+    def _write_own(self, parameters: Sequence[Tensor], step: int) -> None:
+        inventory = self.inventory
         for number, own in self.own.items():
             grad = parameters[number].grad if number < len(parameters) else None
             if grad is not None and number < len(inventory.entries):
@@ -92,9 +131,16 @@ class SampledElements:
                 seq = inventory.entries[number].seq
                 self.context.trace.spots.write(step=step, tensor=seq, **elements)
         self.own.clear()
-        if self.looks >= LOOKS:
-            for handle in self._handles:
-                handle.remove()
+
+
+def _remove(handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+    handles.clear()
+
+
+def _is_later(step: int) -> bool:
+    return step - (1 << step.bit_length() - 1) < LATER
 
 
 def _is_changed_on_the_way(parameter: Tensor) -> bool:

@@ -133,6 +133,8 @@ class GradientsStream:
         if tracked.looking:
             self._look_at_gradients(optimizer, tracked)
             tracked.spent += time.thread_time() - began
+        if tracked.spots is not None:
+            tracked.spots.write_later(partial(_held, optimizer), tracked.step)
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer has stepped."""
@@ -157,6 +159,8 @@ class GradientsStream:
         self.wrappers.after_step()
         if tracked.copies is not None and tracked.copies.found:
             tracked.copies.after_step(looked_at=_wants_the_next(tracked))
+        if tracked.spots is not None:
+            tracked.spots.prepare(tracked.step + 1, partial(_held, optimizer))
         tracked.paced()
 
     def _watched(self) -> None:
@@ -245,6 +249,8 @@ class GradientsStream:
         tracked.norms = norms_of(grads)
         if tracked.spots is None or tracked.spots.inventory is not inventory:
             wanted = partial(_wants_the_next, tracked)
+            if tracked.spots is not None:
+                tracked.spots.end()
             tracked.spots = SampledElements(
                 self.context, inventory, parameters, wanted, accumulated=tracked.accumulated
             )
@@ -336,11 +342,11 @@ class GradientsStream:
         }
 
     def _write_if_new(self, optimizer: Optimizer, tracked: Tracked) -> None:
-        """An update without digests, where something else than the step number has changed."""
+        """An update without digests, where something else than the step number has changed, or elements were sampled."""
         totals = (self.context.backwards, self.wrappers.synced, self.wrappers.unsynced)
         changes = tuple(now - then for now, then in zip(totals, tracked.counted, strict=True))
         seen = (*changes, self.scalers.scale, self.scalers.skipped)
-        if seen == tracked.written:
+        if seen == tracked.written and not (tracked.spots is not None and tracked.spots.takes_later):
             tracked.counted, tracked.zeroed = totals, self.zeroing.calls(optimizer)
             tracked.forget_backwards()
             self.backwards.mean_loss()

@@ -11,7 +11,8 @@ How we know      A few elements of two gradients are sampled on each rank before
                  again; or that a mean loss is scaled by the number of ranks, which the source names there (likely). A note,
                  possible: each rank divides its summed loss by a count of its own, and the counts are far apart. Or the
                  first steps use the mean, and all later ones the sum, while the loss is made in one way (likely: a
-                 communication hook that changes its way). Eight steps are looked at; what changes later is not seen.
+                 communication hook that changes its way). Looked at are eight of the first steps, and three from each
+                 power of two on.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
 When it is fine  A loss that is a sum, or that the script itself divides by the number of ranks: then a sum is right, and
@@ -101,17 +102,18 @@ def _turning_point(by_step: Sequence[tuple[int, float]], ranks: int) -> int | No
 
 
 def _turned(gradients: Gradients, peers: ReplicaGroup, first: int, by_step: Sequence[tuple[int, float]]) -> Finding:
-    step, factor = by_step[first]
+    (before, _), (step, factor) = by_step[first - 1], by_step[first]
     update = next((u for updates in gradients.updates(peers, step).values() for u in updates), None)
-    new = _first_called_in(gradients.ranks[peers.ranks[0]].log, by_step[first - 1][0], step)
+    new = _first_called_in(gradients.ranks[peers.ranks[0]].log, before, step)
     site = new or (update.site if update else SourceLine())
+    since = f"from step {step} on" if step == before + 1 else f"from some step after {before} on, by step {step},"
     what = "summed over the ranks and no more divided" if factor > 1 else "divided by the number of ranks once more"
     return Finding(
-        title=f"from step {step} on gradients are {what}: {factor:.4g} times the mean of {named(peers.ranks)}",
+        title=f"{since} gradients are {what}: {factor:.4g} times the mean of {named(peers.ranks)}",
         ranks=peers.ranks,
         place=site,
         places=(
-            *((Place(new, peers.ranks, f"reduces from step {step} on"),) if new else ()),
+            *((Place(new, peers.ranks, f"reduces {since}".rstrip(",")),) if new else ()),
             *((Place(update.site, peers.ranks, "the optimizer steps"),) if update else ()),
         ),
         evidence={"factor": factor, "ranks": len(peers.ranks), "step": step, "steps_compared": len(by_step)},

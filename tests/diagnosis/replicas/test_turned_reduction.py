@@ -31,6 +31,18 @@ def test_a_mean_that_becomes_a_sum_is_told_with_the_step_and_the_line_that_sums(
     assert finding.place.line == 31
 
 
+def test_between_steps_that_are_looked_at_the_title_says_by_when() -> None:
+    """Elements are sampled in the first steps, and in a few from each power of two on."""
+    job = trained_job(2).initial()
+    for step in range(1, 36):
+        job.step(roots="NllLoss mean")
+        if step <= 8 or 16 <= step < 19 or step >= 32:
+            job.spot(step, own=OWN, used=[4.0 if step > 30 else 2.0] * 4)
+    (finding,) = PLUGINS.checks["DD209"].look(job.recording(sources={}))
+
+    assert finding.title.startswith("from some step after 18 on, by step 32, gradients are summed over the ranks")
+
+
 @pytest.mark.parametrize("factors", [(1, 1, 1, 1), (1, 1, 2, 1, 2), (1, 2, 2, 2), (1, 1, 3, 3, 3)])
 def test_factors_that_do_not_stay_are_left_alone(factors: tuple[float, ...]) -> None:
     assert told(*factors) == []

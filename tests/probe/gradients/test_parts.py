@@ -46,6 +46,26 @@ def test_elements_are_sampled_as_they_were_computed_and_as_they_are_used(tmp_pat
     assert all(float(row["own_0"]) == 2 * float(row["used_0"]) != 0 for row in rows)
 
 
+def test_elements_are_sampled_again_in_three_steps_from_each_power_of_two_on(tmp_path: Path) -> None:
+    context, model = context_in(tmp_path), nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    parameters = list(model.parameters())
+    elements = SampledElements(context, take_inventory(context, 1, optimizer, parameters), parameters, lambda: True)
+
+    for step in range(1, 40):
+        model(torch.ones(2, 8)).sum().backward()
+        if step <= 8:
+            elements.write(parameters, step)
+        elements.write_later(lambda: parameters, step)
+        elements.accumulated = False
+        elements.prepare(step + 1, lambda: parameters)
+
+    rows = read_trace(tmp_path / file_name(0, 0)).rows["spots"]
+    assert sorted({int(row["step"]) for row in rows}) == [*range(1, 11), 16, 17, 18, 32, 33, 34]
+    assert not elements.accumulated  # what else is said of a backward rests on the first steps
+    assert all(len(one._post_accumulate_grad_hooks or ()) == 0 for one in parameters)
+
+
 def test_calls_of_zero_grad_are_counted_by_optimizer(tmp_path: Path) -> None:
     zeroing = Zeroing(context_in(tmp_path))
     one, other = (torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1) for _ in range(2))
