@@ -8,9 +8,9 @@ Why it hurts     The shared parameters take a different step on each rank, so th
 How we know      Before the step these parameters are bit-identical; at the optimizer step their gradients differ by one factor
                  that is the same for all of them and different on each rank. Of shards (DTensors): a few elements of the
                  reduced gradient and of the one that the optimizer uses differ by one factor on each rank, and by another one
-                 on another rank, in two steps or more. Or DistributedDataParallel makes all gradients equal, and in three
-                 steps or more a function sums over the same ranks what it has made of their squares, and scales gradients:
-                 each is counted several times.
+                 on another rank, in two steps or more. Or DistributedDataParallel makes all gradients equal, or placements
+                 keep each shard on several ranks (HSDP), and in three steps or more a function sums over these ranks what it
+                 has made of their squares, and scales gradients: each is counted several times.
 What to do       Sum the squares of sharded gradients over the group that shards them, count replicated ones once, take the
                  root, and clip by that norm on every rank. With DTensor parameters, clip_grad_norm_ does this.
 When it is fine  Never for parameters that ranks share, or of which they hold shards: the factor must be the same on all of them.
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.gradients import PLACEMENT, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.diagnosis.replicas.wording import event_site, line_with
@@ -68,11 +68,13 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         scaled = _first_scaled(courses(gradients.ranks, optimizer, holders))
         if scaled is not None:
             yield _finding(scaled, optimizer, gradients, sources)
-    for peers in gradients.peers:
-        seen = next((gradients.ranks[rank] for rank in peers.ranks if rank in gradients.ranks), None)
-        if seen is not None and peers.by == WRAPPER and not peers.names and _hold_all(gradients, peers):
-            for site, steps in _summed_norms(seen.log, peers.ranks, sources):
-                yield _summed_finding(peers, site, steps, seen, sources)
+    known = (one for one in gradients.peers if one.by in (WRAPPER, PLACEMENT) and one.ranks[0] in gradients.ranks)
+    for peers in {
+        (one.optimizer, len(one.ranks)): one for one in known
+    }.values():  # what one of many sums, the others sum
+        first = gradients.ranks[peers.ranks[0]]
+        for site, summed in _summed_norms(first.log, gradients, peers, sources):
+            yield _summed_finding(peers, site, summed, first, sources)
     shards = _first_scaled_shards(gradients)
     if shards is not None:
         yield _shards_finding(shards, gradients, sources)
@@ -138,52 +140,69 @@ def _finding(scaled: ScaledGradients, optimizer: int, gradients: Gradients, sour
     )  # fmt: skip
 
 
-def _hold_all(gradients: Gradients, peers: ReplicaGroup) -> bool:
-    """Whether each of these ranks holds everything that the optimizer trains, and nothing that the others do not."""
-    every = (one for one in gradients.tensors_of(peers.ranks) if one.optimizer == peers.optimizer)
-    return all(one.agree == peers.ranks for one in every if not one.flags & TensorFlag.BUFFER)
+@dataclass(frozen=True)
+class Summed:
+    """Sums of one number over ranks, some of which hold the same gradients."""
+
+    ranks: tuple[int, ...]
+    steps: int
 
 
-def _summed_norms(log: RankTrace, ranks: tuple[int, ...], sources: Sources) -> Iterator[tuple[SourceLine, int]]:
-    """(line, steps) of sums of one number over these ranks, in functions that clip by what squared gradients add up to."""
+def _summed_norms(
+    log: RankTrace, gradients: Gradients, peers: ReplicaGroup, sources: Sources
+) -> Iterator[tuple[SourceLine, Summed]]:
+    """Sums of one number over all holders of the same gradients, in functions that clip by what squared gradients add up to."""
     groups = {group.name: tuple(sorted(group.ranks)) for group in log.group_list()}
     calls = log.calls
     sums = (calls["op"] == Op.ALL_REDUCE) & (calls["reduce_op"] == ReduceOp.SUM) & (calls["nbytes"] <= LARGEST_NUMBER)
-    steps: dict[SourceLine, set[int]] = defaultdict(set)
+    steps: dict[tuple[SourceLine, tuple[int, ...]], set[int]] = defaultdict(set)
     for row in calls[sums & ((calls["flags"] & CallFlag.NATIVE) == 0)][-MOST_CALLS:]:
         call = log.call(row)
-        if groups.get(call.group) == ranks:
-            steps[call.site].add(call.step)
-    yield from (
-        (site, len(of))
-        for site, of in steps.items()
-        if len(of) >= ENOUGH and clips_by_summed_squares(sources.texts, site)
-    )
+        steps[call.site, groups.get(call.group, ())].add(call.step)
+    for (site, ranks), of in steps.items():
+        clips = len(of) >= ENOUGH and clips_by_summed_squares(sources.texts, site)
+        if clips and _count_each_alike(gradients, peers, ranks):
+            yield site, Summed(ranks, len(of))
+
+
+def _count_each_alike(gradients: Gradients, peers: ReplicaGroup, ranks: tuple[int, ...]) -> bool:
+    """Whether everything that the optimizer trains on these ranks lies on as many of them as the peers are, and nowhere else."""
+    every = (one for one in gradients.tensors_of(ranks) if one.optimizer == peers.optimizer)
+    held = {one.grad_agree for one in every if not one.flags & TensorFlag.BUFFER}
+    whole = bool(held) and all(rank in gradients.ranks for rank in ranks)
+    return whole and all(len(one) == len(peers.ranks) and {*one} <= {*ranks} for one in held)
 
 
 def _summed_finding(
-    peers: ReplicaGroup, site: SourceLine, steps: int, seen: RankGradients, sources: Sources
+    peers: ReplicaGroup, site: SourceLine, summed: Summed, seen: RankGradients, sources: Sources
 ) -> Finding:
     update = next((u for u in seen.updates if u.optimizer == peers.optimizer and u.step), None)
     asked, count = called_from(sources.texts, site), len(peers.ranks)
+    held = (
+        f"after DistributedDataParallel has averaged, each of {named(peers.ranks)} holds each gradient whole"
+        if peers.by == WRAPPER
+        else f"each shard of the gradients lies on {count} ranks (one of them on {named(peers.ranks)})"
+    )
     return Finding(
         title=f"the gradients' norm adds up what {named(peers.ranks)} all hold: it is {math.sqrt(count):.3g} times too large",
-        ranks=peers.ranks,
+        ranks=summed.ranks,
         severity=WARNING,
         confidence=LIKELY,
         place=asked or site,
         places=(
-            *((Place(asked, peers.ranks, "takes the norm over these ranks"),) if asked else ()),
-            Place(site, peers.ranks, f"sums the squares over {count} ranks"),
-            *((Place(update.site, peers.ranks, "the optimizer steps"),) if update is not None else ()),
+            *((Place(asked, summed.ranks, "takes the norm over these ranks"),) if asked else ()),
+            Place(site, summed.ranks, f"sums the squares over {len(summed.ranks)} ranks"),
+            *((Place(update.site, summed.ranks, "the optimizer steps"),) if update is not None else ()),
         ),
-        evidence={"steps": steps, "ranks_that_hold_each_gradient": count},
-        why=f"after DistributedDataParallel has averaged, each of {named(peers.ranks)} holds each gradient whole, and in {steps} "
-        "steps the sum of their squares was summed over them once more, by which the function scales gradients",
+        evidence={"steps": summed.steps, "ranks_that_hold_each_gradient": count},
+        why=f"{held}, and in {summed.steps} steps the sum of their squares was summed over {named(summed.ranks)}, by which the "
+        "function scales gradients",
         prescriptions=(
             Prescription(
                 "norm-over-every-shard",
-                change="take the norm of what a rank holds, as torch.nn.utils.clip_grad_norm_ does: nothing is missing on it",
+                change="take the norm of what a rank holds, as torch.nn.utils.clip_grad_norm_ does: nothing is missing on it"
+                if count == len(summed.ranks)
+                else "sum the squares over the ranks that hold different shards, and not over their copies",
             ),
         ),
         at_ns=update.at_ns if update is not None else 0,

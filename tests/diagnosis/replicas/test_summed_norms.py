@@ -26,7 +26,7 @@ SITE = "/job/clip.py:3 clip"
 
 
 def told(source: str, *, wrapped: bool = True, **about: object) -> list[Finding]:
-    job = trained_job(2, wrapped=wrapped).initial()
+    job = trained_job(2, wrapped=wrapped, agree=None if wrapped else ()).initial()
     for _ in range(4):
         job.collective("all_reduce", [1], site=SITE, **about).step()  # type: ignore[arg-type]
     checks = [check for check in PLUGINS.checks.values() if check.code == "DD220"]
@@ -39,6 +39,25 @@ def test_squares_that_are_summed_over_replicas_are_told() -> None:
     assert (finding.ranks, finding.severity, finding.confidence) == ((0, 1), WARNING, LIKELY)
     assert "1.41 times too large" in finding.title
     assert [place.site.line for place in finding.places[:2]] == [10, 3]
+
+
+COPIES = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
+
+
+@pytest.mark.parametrize("over", [None, (0, 1)])
+def test_squares_of_shards_that_are_summed_over_their_copies_too_are_told(over: tuple[int, ...] | None) -> None:
+    """Two copies of two shards (HSDP): a norm over the shards is right, one over all ranks counts each of them twice."""
+    job = trained_job(4, agree=COPIES, wrapped=False).initial()
+    for log in job.logs:
+        log.group("shards", over or range(4))
+    for _ in range(4):
+        job.collective("all_reduce", [1], site=SITE, group="shards").step()
+    checks = [check for check in PLUGINS.checks.values() if check.code == "DD220"]
+    found = examine(job.recording(sources={"/job/clip.py": CLIP.format(op="", mean="")}), checks).findings
+
+    assert [(one.ranks, one.evidence["ranks_that_hold_each_gradient"]) for one in found] == (
+        [] if over else [((0, 1, 2, 3), 2)]
+    )
 
 
 @pytest.mark.parametrize(
