@@ -16,7 +16,7 @@ _LOOPS = ast.For | ast.AsyncFor | ast.While
 
 def is_let_go(sources: Mapping[str, str], site: SourceLine, label: str) -> bool:
     """Whether a loop of the function of `site`, or a loop that calls it, begins what `label` names anew, empties it, or asks for
-    its length. Of an attribute, anywhere in the file but where the object is made."""
+    its length otherwise than to take a mean or to show it. Of an attribute, anywhere in the file but where the object is made."""
     file = source_file(sources, site.path)
     if file is None:
         return False
@@ -28,7 +28,7 @@ def is_let_go(sources: Mapping[str, str], site: SourceLine, label: str) -> bool:
         scopes = [loop for loop in ast.walk(function) if isinstance(loop, _LOOPS)]
         if isinstance(function, FunctionNode) and _is_called_in_a_loop(file, function.name):
             scopes.append(function)
-    return any(_lets_go(node, name, attribute) for scope in scopes for node in ast.walk(scope))
+    return any(_lets_go(node, name, attribute) for scope in scopes for node in _deciding(scope))
 
 
 def emptied_by_others(
@@ -41,7 +41,7 @@ def emptied_by_others(
         return None
     name, program = label.rpartition(".")[2], program_of(sources)
     made = [one for one in file.nodes(*_FUNCTIONS) if getattr(one, "name", "") != "__init__"]
-    nodes = [node for one in made for node in ast.walk(one)]
+    nodes = [node for one in made for node in _deciding(one)]
     emptying = [node for node in nodes if _lets_go(node, name, True)]
     if any(_asks_length(node) for node in emptying) or any(_cuts(node, name) for node in nodes):
         return None
@@ -59,6 +59,18 @@ def emptied_by_others(
         return None
     line, guard = barred[0]
     return line, guard.only_if
+
+
+def _deciding(scope: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but what is divided by and what is shown: a length there bounds nothing."""
+    left = [scope]
+    while left:
+        node = left.pop()
+        yield node
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            left.append(node.left)
+        elif not isinstance(node, ast.JoinedStr):
+            left += ast.iter_child_nodes(node)
 
 
 def _asks_length(node: ast.AST) -> bool:

@@ -73,3 +73,10 @@ def test_what_is_made_once_is_not_let_go() -> None:
     source = "def f():\n    seen = []\n    for x in y:\n        seen.append(x)\n"
 
     assert not is_let_go({"/a.py": source}, SourceLine("/a.py", 4, "f"), "seen")
+
+
+@pytest.mark.parametrize("told", ["sum(seen) / len(seen)", 'print(f"{len(seen)} so far")'])
+def test_a_length_that_is_divided_by_or_shown_bounds_nothing(told: str) -> None:
+    source = f"def f():\n    for x in y:\n        seen.append(x)\n        {told}\n"
+
+    assert not is_let_go({"/a.py": source}, SourceLine("/a.py", 3, "f"), "seen")
