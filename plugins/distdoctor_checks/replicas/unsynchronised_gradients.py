@@ -29,7 +29,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
-from distdoctor.diagnosis.replicas.gradients import BY_HAND, WRAPPER
+from distdoctor.diagnosis.replicas.gradients import BY_HAND, PLACEMENT, WRAPPER
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.rounding import rounding_error
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
@@ -45,12 +45,18 @@ from distdoctor.diagnosis.replicas.wording import (
 )
 from distdoctor.diagnosis.source.backward_hooks import hooked_at
 from distdoctor.diagnosis.source.given_values import called_from
+from distdoctor.diagnosis.source.local_tensors import taken_local
 from distdoctor.diagnosis.source.reduced_copies import ReducedCopy, reduced_copy
 from distdoctor.diagnosis.source.set_order import lists_in_set_order
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
 
+OF_LOCAL = (
+    "a DTensor takes the gradient of what to_local() gave for its own, as it is placed: whole on every rank. Here each rank "
+    "computes another one, as where it holds a part of the layer behind it"
+)
+WHOLE = "say that it is a part of a sum: to_local(grad_placements=[Partial()]), one for each dimension of the mesh that splits it"
 UNORDERED = (
     ". The file that reduces them makes a list in the order of a set, which may be another one in each process: if gradients are "
     "packed in that order, those of different parameters are added up"
@@ -73,9 +79,17 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
         if orders:
             by_hand = (*ordered_at(parting, orders, sources.texts), *by_hand)
         hook = hooked_at(sources.texts, parting.site) if parting.peers.by == WRAPPER else SourceLine()
+        local = _taken_local(parting, sources)
         copy = reduced_copy(sources.texts, by_hand[0].site) if by_hand and not orders else None
         unordered = () if orders or not by_hand else _packed_in_set_order(parting, by_hand[0].site, sources)
-        shown = (*_taken_at(asked, parting), *_copied(copy, parting), *by_hand, *unordered, *_hooked(hook, parting))
+        shown = (
+            *_taken_at(asked, parting),
+            *local,
+            *_copied(copy, parting),
+            *by_hand,
+            *unordered,
+            *_hooked(hook, parting),
+        )
         yield Finding(
             title=f"{parting.when}: the gradients of {which(parting)} differ when the optimizer steps, {sides(parting)}",
             ranks=parting.odd,
@@ -83,8 +97,14 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             place=parting.site if not shown or shown[0].site == hook else shown[0].site,
             places=(*shown, *places(parting)),
             evidence=evidence(parting, synced=parting.counts("synced")),
-            why=_why(parting, orders, hook) + _of_copy(copy) + (UNORDERED if unordered else ""),
-            prescriptions=(_prescription(orders or unordered, hook, copy),),
+            why=(OF_LOCAL if local else _why(parting, orders, hook))
+            + _of_copy(copy)
+            + (UNORDERED if unordered else ""),
+            prescriptions=(
+                Prescription("all-reduce-gradients", change=WHOLE)
+                if local
+                else _prescription(orders or unordered, hook, copy),
+            ),
             confidence=parting.confidence,
             severity=NOTE if parting.confidence == POSSIBLE else None,
             at_ns=parting.at_ns,
@@ -154,6 +174,14 @@ def _packed_in_set_order(parting: ReplicaDivergence, line: SourceLine, sources: 
         return ()
     lists = lists_in_set_order(sources.texts, line.path)
     return tuple(Place(one, parting.peers.ranks, "makes a list in the order of a set") for one in lists[:2])
+
+
+def _taken_local(parting: ReplicaDivergence, sources: Sources) -> tuple[Place, ...]:
+    """Where the source takes out of its DTensor the parameter whose gradient is another one on each rank."""
+    if parting.peers.by != PLACEMENT or parting.first is None:
+        return ()
+    line = taken_local(sources.texts, parting.first.name)
+    return (Place(line, parting.peers.ranks, "makes it local"),) if line else ()
 
 
 def _copied(copy: ReducedCopy | None, parting: ReplicaDivergence) -> tuple[Place, ...]:

@@ -235,6 +235,24 @@ def test_a_norm_that_has_a_weight_for_each_rank_s_own_heads_is_left_alone() -> N
     assert not list(PLUGINS.checks["DD221"].look(unreduced_norm(model)))
 
 
+ROUTER = """
+class Router(nn.Module):
+    def forward(self, x):
+        body, weight = self.bias.to_local(grad_placements=[Partial()]), self.weight{local}
+        return x @ weight
+"""
+
+
+@pytest.mark.parametrize(
+    ("local", "shown"), [(".to_local()", [42, 42]), (".to_local(grad_placements=[Partial()])", [33])]
+)
+def test_the_line_that_makes_a_replicated_parameter_local_comes_before_the_step(local: str, shown: list[int]) -> None:
+    job = trained_job(2, wrapped=False).initial().step(grads={1: 1}, params={1: 1}, names=["head.weight"])
+    recording = job.recording(sources=source({40: ROUTER.format(local=local)}))
+
+    assert lines(told("DD202", recording))[: len(shown)] == shown
+
+
 def scaled(sources: dict[str, str]) -> Finding:
     """Four micro-batches whose loss is divided by four twice."""
     flags, job = UpdateFlag.DIGESTED | UpdateFlag.ONE_LINE, trained_job(2).initial()
