@@ -62,6 +62,16 @@ def share_of_data(sources: Mapping[str, str], dataset: str) -> SourceLine:
     return SourceLine()
 
 
+def dealt_by(sources: Mapping[str, str], sampler: str) -> SourceLine:
+    """Where a class of the user's takes a rank's share; no line where none of its methods does."""
+    program = program_of(sources)
+    for file in program.files:
+        for scope in file.scopes:
+            for node in _dealt_in(program, scope) if scope.of_class == sampler else ():
+                return scope.line(node)
+    return SourceLine()
+
+
 def _dealt_in(program: UserProgram, scope: Scope) -> Iterator[ast.expr]:
     for node in scope.file.nodes(ast.Subscript, ast.Compare, ast.Call):
         if scope.file.scope_of.get(node) is scope and _deals(program, node):

@@ -10,7 +10,8 @@ How we know      DistributedDataParallel or FSDP show which ranks average their 
                  different number of shards of the same data, or the same shard twice. Shared out twice: each rank reads a
                  Subset of its own of one dataset, together they are no longer than that, and their samplers deal out shares
                  of them (likely); or the ranks' data differ, and the source shows where each rank takes its share of the
-                 samples (likely).
+                 samples (likely); or two samplers, one inside the other, both take the rank's share, and an epoch draws no
+                 more than that leaves (likely).
 What to do       Omit num_replicas and rank (the process group knows them), or pass the global rank and world size. Share data
                  out once: hand the whole dataset to the sampler, or read a rank's own part with a sampler of one replica.
 When it is fine  Ranks of a tensor- or pipeline-parallel group use one shard on purpose: they do not average gradients with one
@@ -21,7 +22,7 @@ Source           torch.utils.data.distributed.DistributedSampler.__init__ (torch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
@@ -30,9 +31,13 @@ from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.given_values import Line, given_to_sampler
-from distdoctor.diagnosis.source.stream_shares import share_of_data
+from distdoctor.diagnosis.source.stream_shares import dealt_by, share_of_data
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording, SourceLine
+
+_DEALING = frozenset(
+    {"DistributedSampler", "BatchSamplerShard", "DistributedBatchSampler", "DistributedSamplerWrapper"}
+)
 
 
 @check("DD311", "sampler-for-another-world", severity=ERROR, family="shares")
@@ -53,6 +58,9 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
             elif _are_parts(passes, known) and (share := share_of_data(sources.texts, passes.one.data.name)):
                 told.add(str(passes.one.made_line))
                 yield _twice(passes, share, "data")
+            elif len(dealing := _dealing(passes, known, sources)) > 1:
+                told.add(str(passes.one.made_line))
+                yield _by_two_samplers(passes, dealing)
 
 
 def _are_shared_out_twice(together: Together, known: ReplicaSet) -> bool:
@@ -76,6 +84,47 @@ def _are_parts(together: Together, known: ReplicaSet) -> bool:
         and all(p.sharded and not p.subset and p.comparable and p.data.pieces for p in passes)
         and len({p.data.digest for p in passes}) == len(passes)
         and min(p.length for p in passes) > 0
+    )
+
+
+def _dealing(together: Together, known: ReplicaSet, sources: Sources) -> dict[str, SourceLine]:
+    """The samplers inside one another that take a rank's share, the outer one first, where an epoch that every rank has finished
+    draws no more than one share of that of the data. A framework's own have no line."""
+    passes, one, count = list(together.passes.values()), together.one, len(known.ranks)
+    usable = all(
+        p.exhausted and p.comparable and p.sampler == one.sampler and p.data.same_content(one.data) for p in passes
+    )
+    most = one.length / count + sum(max(1, p.batch_size) for p in passes)
+    if not usable or not 1 < len(passes) == count or not 0 < sum(p.drawn for p in passes) <= most < one.length:
+        return {}
+    lines = {name: dealt_by(sources.texts, name) for name in one.sampler.split(">")}
+    return {name: line for name, line in lines.items() if line or name in _DEALING}
+
+
+def _by_two_samplers(together: Together, dealing: Mapping[str, SourceLine]) -> Finding:
+    one, ranks = together.one, together.ranks
+    (outer, *_, inner) = dealing
+    drawn = sum(p.drawn for p in together.passes.values())
+    return Finding(
+        title=f"{inner} deals out the data by rank, and {outer} once more: an epoch draws {drawn:,} of {one.length:,} samples",
+        ranks=ranks,
+        severity=WARNING,
+        confidence=LIKELY,
+        place=one.made_line or one.loop_line,
+        places=(
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
+            *(Place(line, ranks, f"{name} takes the rank's share") for name, line in dealing.items() if line),
+        ),
+        evidence={"samplers": one.sampler, "drawn": drawn, "dataset_length": one.length},
+        why=f"{named(ranks)} finished the epoch and drew {drawn:,} samples together, one share of {len(ranks)} of the data: each "
+        "of the two samplers leaves out what is not this rank's",
+        prescriptions=(
+            Prescription(
+                "share-out-once",
+                change=f"give {outer} a loader with a sampler that is not sharded, or leave {outer} out",
+            ),
+        ),
+        at_ns=one.started_ns,
     )
 
 

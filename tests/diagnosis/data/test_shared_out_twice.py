@@ -81,3 +81,37 @@ def test_data_of_another_length_on_each_rank_are_told() -> None:
 
     assert finding.confidence is LIKELY
     assert "(100 on rank 0, 92 on rank 1)" in finding.title
+
+
+SAMPLERS = """class Strided(Sampler):
+    def __iter__(self):
+        return iter(order[self.rank::self.world_size])
+
+
+class ShardedBatches(BatchSampler):
+    def __iter__(self):
+        for number, batch in enumerate(self.batches):
+            if {takes}:
+                yield batch
+"""
+
+
+@pytest.mark.parametrize(
+    ("takes", "drawn", "codes"),
+    [
+        ("number % self.world_size == self.rank", 4, ["DD311"]),
+        ("number % self.every == 0", 4, []),  # half of the batches, whoever reads them
+        ("number % self.world_size == self.rank", 2, []),  # another class may read them all again
+    ],
+)
+def test_a_sampler_around_one_that_deals_out_already_is_told(takes: str, drawn: int, codes: list[str]) -> None:
+    job = sampled_job(ranks=2, length=200)
+    for epoch in range(2):
+        orders = {rank: list(range(rank, 200, drawn)) for rank in range(2)}
+        job.train(
+            epoch=epoch, orders=orders, sampler="ShardedBatches>BatchSampler>Strided",
+            num_replicas=0, sampler_rank=-1,
+        )  # fmt: skip
+    findings = examine(job.recording(sources={"/job/train.py": SAMPLERS.format(takes=takes)}), CHECKS.values()).findings
+
+    assert [one.code for one in findings if one.code == "DD311"] == codes
