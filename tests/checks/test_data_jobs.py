@@ -300,6 +300,16 @@ def test_a_sampler_for_four_ranks_in_a_job_of_two_is_found() -> None:
     assert finding.evidence["num_replicas"] == {0: 4, 1: 4}
 
 
+def test_batches_that_are_dealt_out_once_more_are_found() -> None:
+    recording, handed = jobs.watched(jobs.batches_dealt_out)
+    finding = only(recording)
+    assert (finding.code, finding.confidence, finding.ranks) == ("DD311", LIKELY, (0, 1))
+    assert sum(len(epochs[0]) for epochs in handed) == finding.evidence["drawn"] == 80
+
+    recording, _ = jobs.watched(jobs.batches_dealt_out, once=True)
+    assert found(recording) == []
+
+
 def test_uneven_shards_are_counted() -> None:
     recording, _ = jobs.watched(jobs.uneven)
     finding = only(recording)

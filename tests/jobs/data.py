@@ -320,6 +320,34 @@ def rank_of_another_world(rank: int, world_size: int) -> Handed:
     return [Trainer().epoch(DataLoader(data, batch_size=4, sampler=sampler))]
 
 
+class EveryNthBatch(BatchSampler):
+    """The batches of another sampler that are a rank's own, as libraries deal them out."""
+
+    def __init__(self, inner: BatchSampler, rank: int, world_size: int) -> None:
+        self.inner, self.rank, self.world_size = inner, rank, world_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch for number, batch in enumerate(self.inner) if number % self.world_size == self.rank)
+
+    def __len__(self) -> int:
+        return len(self.inner) // self.world_size
+
+
+def batches_dealt_out(rank: int, world_size: int, *, once: bool = False) -> Handed:
+    """Batches dealt out by rank, of a sampler that deals out already; or, `once`, of a shuffle that all ranks have alike."""
+    data, trainer = numbers(160), Trainer()
+    generator = torch.Generator().manual_seed(5)
+    mine: Sampler[int] = RandomSampler(data, generator=generator) if once else DistributedSampler(data)
+    batches = EveryNthBatch(BatchSampler(mine, 4, drop_last=False), rank, world_size)
+    loader = DataLoader(data, batch_sampler=batches)
+    handed = []
+    for epoch in range(2):
+        if isinstance(mine, DistributedSampler):
+            mine.set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
 def uneven(rank: int, world_size: int) -> Handed:
     data, trainer = numbers(100), Trainer()
     mine = Subset(data, list(range(60)) if rank == 0 else list(range(60, 100)))

@@ -13,6 +13,7 @@ from torch.utils.data.distributed import DistributedSampler
 from distdoctor.recording.trace.layout import PassFlag
 
 # Under these names samplers hold the samplers that they wrap: torch, accelerate, Lightning (whose wrapper calls it a data set).
+# Under another one, the only sampler that they hold.
 _WITHIN = ("sampler", "batch_sampler", "base_sampler", "_sampler", "dataset")
 _ACCELERATE = "accelerate.data_loader"
 # Under these, iterable data sets hold those that they wrap: accelerate's shards, most people's own wrappers, data pipes.
@@ -33,7 +34,8 @@ def chain_of(sampler: Any) -> Iterator[Any]:
         scope = getattr(sampler, "__dict__", None)
         scope = scope if type(scope) is dict else {}
         within = (scope.get(name) for name in _WITHIN)
-        sampler = next((one for one in within if _is_sampler(one)), None)
+        only = [one for one in scope.values() if isinstance(one, torch_samplers.Sampler)]
+        sampler = next((one for one in within if _is_sampler(one)), only[0] if len(only) == 1 else None)
 
 
 def streams_of(dataset: Any) -> Iterator[Any]:
