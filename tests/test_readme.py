@@ -46,7 +46,14 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
 
 def test_every_check_is_in_the_catalogue() -> None:
     catalogue = (ROOT / "docs" / "catalogue.md").read_text("utf-8")
-    taken = dict(re.findall(r"^\| (DD\d{3}) \| ([\w-]+)", catalogue, re.MULTILINE))
+    rows = re.findall(r"^\| (DD\d{3}) \| ([\w-]+)", catalogue, re.MULTILINE)
+    taken = dict(rows)
     checks = re.findall(r"^\| (DD\d{3}) \| ([\w-]+)", CODES.read_text("utf-8"), re.MULTILINE)
 
     assert {code: slug for code, slug in checks if taken.get(code) != slug} == {}
+    assert len(rows) == len(taken), "a code stands there twice"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_shows_both_sides_of_a_merge(page: Path) -> None:
+    assert not re.search(r"^(<{7}|>{7}) ", page.read_text("utf-8"), re.MULTILINE)
