@@ -360,6 +360,17 @@ def test_ranks_that_train_models_of_their_own_may_read_what_another_does() -> No
     assert found(recording) == []
 
 
+def test_shares_of_orders_that_each_rank_shuffles_by_a_seed_of_its_own_are_found() -> None:
+    """Few batches: that a few of them begin alike is enough where the source shows why."""
+    recording, handed = jobs.watched(jobs.shuffled_shares)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD303", (0, 1), LIKELY)
+    assert finding.evidence["shared"] == len({*handed[0][0][:35:5]} & {*handed[1][0][:35:5]}) < 8
+
+    recording, _ = jobs.watched(jobs.shuffled_shares, own=False)
+    assert found(recording) == []
+
+
 def test_a_stream_that_every_worker_repeats_is_found() -> None:
     recording, _ = jobs.watched(jobs.copied_by_workers)
     finding = only(recording)

@@ -856,6 +856,22 @@ class Stream(IterableDataset[torch.Tensor]):
         return (torch.tensor([float(number)]) for number in numbers)
 
 
+class ShuffledShares(IterableDataset[torch.Tensor]):
+    """A rank's share of an order that every rank shuffles by one seed, or (`own`) by a seed of its own."""
+
+    def __init__(self, rank: int, world_size: int, own: bool) -> None:
+        self.rank, self.world_size, self.order_seed = rank, world_size, 5 + (rank if own else 0)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        order = list(range(80))
+        random.Random(self.order_seed).shuffle(order)
+        return (torch.tensor([float(number)]) for number in order[self.rank :: self.world_size])
+
+
+def shuffled_shares(rank: int, world_size: int, *, own: bool = True) -> Handed:
+    return [Trainer().epoch(DataLoader(ShuffledShares(rank, world_size, own), batch_size=5))]
+
+
 class Copies(IterableDataset[torch.Tensor]):
     """Looks at neither rank nor worker, or at the rank only."""
 

@@ -15,6 +15,7 @@ from distdoctor.diagnosis.source.stream_shares import StreamShare, stream_share
 from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_SHARED = 8  # first samples of batches in all passes of a loader: 256 bits of agreement
+LEAST_OF_RANKS = 1  # where the source shows that each rank shuffles by a seed of its own before it takes its share
 LEAST_PART = 16  # one in so many of them
 
 
@@ -52,11 +53,10 @@ def shared_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[st
                 by_loader[str(passes.one.made_line), passes.one.data.name].append(passes)
         for sets in by_loader.values():
             one = sets[0].one
-            pairs = (
-                _shared_pairs(sets) if all(map(_has_no_repeats, sets)) and not all(map(_is_one_stream, sets)) else {}
-            )
-            share = stream_share(sources, one.data.name, one.made_line) if pairs else None
-            if share is not None:
+            differ = all(map(_has_no_repeats, sets)) and not all(map(_is_one_stream, sets))
+            share = stream_share(sources, one.data.name, one.made_line) if differ and _shared_pairs(sets, 1) else None
+            pairs = _shared_pairs(sets, LEAST_OF_RANKS if share.by_rank else LEAST_SHARED) if share is not None else {}
+            if share is not None and pairs:
                 yield _shared(sets, share, pairs)
 
 
@@ -84,15 +84,16 @@ def _read(one: LoaderPass) -> Indices:
     return readable
 
 
-def _shared_pairs(sets: Sequence[Together]) -> dict[tuple[int, int], int]:
-    """(rank, rank) -> how many first samples they share, counted pass by pass; empty where that is too few to say so."""
+def _shared_pairs(sets: Sequence[Together], least: int) -> dict[tuple[int, int], int]:
+    """(rank, rank) -> how many first samples they share, counted pass by pass; none of less than `least`, or, of more than one,
+    than their part of what was compared."""
     found: dict[tuple[int, int], int] = defaultdict(int)
     compared: dict[tuple[int, int], int] = defaultdict(int)
     for together in sets:
         for (a, one), (b, other) in combinations(together.passes.items(), 2):
             found[a, b] += len(np.intersect1d(_read(one), _read(other)))
             compared[a, b] += min(len(_read(one)), len(_read(other)))
-    return {pair: n for pair, n in found.items() if n >= max(LEAST_SHARED, compared[pair] / LEAST_PART)}
+    return {pair: n for pair, n in found.items() if n >= max(least, compared[pair] / LEAST_PART if least > 1 else 0)}
 
 
 def _shared(sets: Sequence[Together], share: StreamShare, pairs: Mapping[tuple[int, int], int]) -> SharedStream:

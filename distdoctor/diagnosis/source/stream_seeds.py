@@ -12,17 +12,16 @@ from collections.abc import Callable, Mapping
 from distdoctor.diagnosis.source.given_values import Line, lines_of_way, way_back
 from distdoctor.diagnosis.source.rank_words import names_some_rank
 from distdoctor.diagnosis.source.source_file import last_word
+from distdoctor.diagnosis.source.stream_shares import SEEDING
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
-
-_SEEDING = frozenset({"Random", "RandomState", "default_rng", "SeedSequence", "seed", "manual_seed", "seed_everything"})
 
 
 def stream_seed(sources: Mapping[str, str], dataset: str) -> list[Line]:
     """(line, what stands there) of the seed that is made of a rank's or worker's number, and of what that is made of: the only
     one in the class `dataset`, else the only one of all that is made of both. [] where there is none, or there are several."""
     program = program_of(sources)
-    calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) in _SEEDING]
+    calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) in SEEDING]
     own = [call for call in calls if dataset in _classes_of(program, call)]
     found = [way for call in own if (way := _way_to(program, call, lambda words: _rank(words) or _worker(words)))]
     found = found or [
@@ -36,7 +35,7 @@ def worker_seed(sources: Mapping[str, str], dataset: str) -> SourceLine:
     program = program_of(sources)
     calls = [call for file in program.files for call in file.nodes(ast.Call)]
     given = {last_word(word.value) for call in calls for word in call.keywords if word.arg == "worker_init_fn"} - {""}
-    seeds = [call for call in calls if last_word(call.func) in _SEEDING]
+    seeds = [call for call in calls if last_word(call.func) in SEEDING]
     found = [call for call in seeds if program.scope_of(call).name in given]
     found = found or [call for call in seeds if dataset in _classes_of(program, call)]
     return lines_of_way(program, found)[0][0] if len(found) == 1 else SourceLine()

@@ -18,15 +18,18 @@ from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
 
 _DEALERS = frozenset({"split_dataset_by_node", "split_by_node", "shard"})
+SEEDING = frozenset({"Random", "RandomState", "default_rng", "SeedSequence", "seed", "manual_seed", "seed_everything"})
 _SHUFFLES = frozenset({"shuffle", "permutation", "permuted", "randperm", "sample"})
 
 
 @dataclass(frozen=True)
 class StreamShare:
-    """`dealt`: the line on which each rank takes its share. `shuffled`: what decides the order before it; no line: not seen."""
+    """`dealt`: the line on which each rank takes its share. `shuffled`: what decides the order before it; no line: not seen.
+    `by_rank`: the generator that shuffles is seeded there with the number of the rank."""
 
     dealt: SourceLine
     shuffled: SourceLine
+    by_rank: bool = False
 
 
 def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> StreamShare | None:
@@ -41,7 +44,10 @@ def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> 
                 around.append(scope)
     for scope in (*of_class, *around):
         for node in _dealt_in(program, scope):
-            return StreamShare(scope.line(node), _shuffled_above(scope, node))
+            shuffle = _shuffle_above(scope, node)
+            if shuffle is None:
+                return StreamShare(scope.line(node), SourceLine())
+            return StreamShare(scope.line(node), scope.line(shuffle), _is_seeded_by_rank(program, shuffle))
     return None
 
 
@@ -111,7 +117,22 @@ def _words(node: ast.expr) -> Iterator[str]:
     return (word for one in ast.walk(node) if (word := last_word(one)))
 
 
-def _shuffled_above(scope: Scope, dealt: ast.expr) -> SourceLine:
+def _shuffle_above(scope: Scope, dealt: ast.expr) -> ast.Call | None:
     """The last call before the share that shuffles, in the same function."""
     above = [call for call in scope.calls if last_word(call.func) in _SHUFFLES and call.lineno <= dealt.lineno]
-    return scope.line(max(above, key=lambda call: call.lineno)) if above else SourceLine()
+    return max(above, key=lambda call: call.lineno, default=None)
+
+
+def _is_seeded_by_rank(program: UserProgram, shuffle: ast.Call) -> bool:
+    """`random.Random(seed + rank).shuffle(order)`, also where the generator has a name, or is given (`generator=`)."""
+    made = [shuffle.func.value] if isinstance(shuffle.func, ast.Attribute) else []
+    made += [word.value for word in shuffle.keywords if word.arg == "generator"]
+    calls = [
+        one
+        for value in made
+        for step in way_back(program, value)
+        for one in ast.walk(step)
+        if isinstance(one, ast.Call)
+    ]
+    seeds = [seed for one in calls if last_word(one.func) in SEEDING for seed in one.args]
+    return any(_speaks_of_rank(step) for seed in seeds for step in way_back(program, seed))

@@ -11,7 +11,8 @@ How we know      The indices that two ranks drew in the same training pass are c
                  finding is then certain and names what differs. Other samplers and hand-made Subsets are compared over an equal
                  share's worth of draws only, without the last batch, and only among ranks that average gradients: likely.
                  Iterable data have no indices: the first samples of the batches are compared by content, over passes that were
-                 read to their end and in which no sample came twice, if the source deals the stream out by rank: likely.
+                 read to their end and in which no sample came twice, if the source deals the stream out by rank: likely. One
+                 is enough where the source shows that each rank shuffles by a seed of its own first.
 What to do       Give all ranks the same seed, epoch and dataset, and each rank its own rank number. Shuffle a list of shards
                  with a seed that is equal on all ranks, and deal it out afterwards.
 When it is fine  Sampling with replacement, RandomSampler(num_samples=...) on each rank, repeated augmentation (RASampler), ranks
@@ -122,8 +123,9 @@ def _stream_finding(shared: SharedStream) -> Finding:
             "dataset": one.data.name,
             "seeds": shared.seeds,
         },
-        why=f"{count:,} of the {shared.compared:,} batches of rank {first} began with a sample with which one of rank "
-        f"{second} began in the same epoch; no sample came twice to one rank, so shares of one common order would be disjoint",
+        why=("each rank shuffles by a seed of its own before it takes its share; " if share.by_rank else "")
+        + f"{count:,} of the {shared.compared:,} batches of rank {first} began with a sample with which one of rank {second} "
+        "began in the same epoch; no sample came twice to one rank, so shares of one common order would be disjoint",
         prescriptions=(Prescription("same-order-before-sharding", effect="disjoint shares that cover the stream"),),
         at_ns=one.started_ns,
     )

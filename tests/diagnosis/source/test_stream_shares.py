@@ -35,6 +35,27 @@ def test_shares_by_rank_are_recognised_in_the_class_of_the_data(share: str) -> N
     assert (found.shuffled.line, found.dealt.line, found.dealt.function) == (4, 5, "__iter__")
 
 
+@pytest.mark.parametrize(
+    ("shuffles", "by_rank"),
+    [
+        ("random.Random(self.seed)", False),
+        ("random.Random(self.seed + 101 * self.rank)", True),
+        ("np.random.default_rng((self.seed, dist.get_rank()))", True),
+        ("self.rng", True),
+    ],
+)
+def test_a_shuffle_that_is_seeded_with_the_rank_is_known(shuffles: str, by_rank: bool) -> None:
+    text = CLASS.format(share="order = order[self.rank :: self.world_size]").replace(
+        "random.Random(self.seed)", shuffles
+    )
+    made = "    def __init__(self, seed, rank):\n        self.rng = random.Random(seed + rank)\n"
+    text = text.replace("    def __iter__", f"{made}\n    def __iter__", 1)
+    found = stream_share({"/job/data.py": text}, "Stream", MADE)
+
+    assert found is not None
+    assert found.by_rank is by_rank
+
+
 @pytest.mark.parametrize("share", ["order = order[info.id :: info.num_workers]", "order = order[rank * 8 :]", "pass"])
 def test_shares_of_workers_and_parts_are_none(share: str) -> None:
     assert stream_share({"/job/data.py": CLASS.format(share=share)}, "Stream", MADE) is None
