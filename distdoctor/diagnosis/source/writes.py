@@ -99,6 +99,11 @@ def writes_into(sources: Mapping[str, str], label: str, made: SourceLine, used: 
     )
 
 
+def is_in_place(name: str) -> bool:
+    """Whether a function of this name changes a tensor, as torch calls those that do."""
+    return _IN_PLACE.fullmatch(name) is not None and name not in _NOT_BITS
+
+
 def buffer_writes(sources: Mapping[str, str], names: Iterable[str]) -> list[Line]:
     """The lines that write into buffers of these names (`codebook.ema_counts`), and those that make what is written, in the order
     of the source, with what stands there. [] where the source does not show one class that registers such a buffer."""
@@ -197,7 +202,7 @@ def _writes(kept: _Kept, call: ast.Call, known: set[str]) -> bool:
         return bool(call.args) and kept.is_part(call.args[0], known)
     if not isinstance(call.func, ast.Attribute) or not kept.is_part(call.func.value, known):
         return False
-    if (_IN_PLACE.fullmatch(name) and name not in _NOT_BITS) or name == "load_state_dict":
+    if is_in_place(name) or name == "load_state_dict":
         return True
     return bool(_REFRESHES.match(name)) and kept.is_it(call.func.value) and not kept.program.targets(call)
 

@@ -6,7 +6,8 @@ Why it hurts     Nothing makes the replicas equal again: DistributedDataParallel
                  Training continues, evaluation depends on the rank, and the model that rank 0 saves is not the one that the
                  others trained.
 How we know      Digests of all bits of every parameter before and after each sampled step. The same digests show whether the
-                 change happened in the step or between two steps, and on which rank.
+                 change happened in the step or between two steps, and on which rank. Where one condition of the source lets
+                 only that rank come to a line that changes weights, both are shown.
 What to do       Check what that rank alone does between the two steps: a reloaded checkpoint, an edited or clamped weight, an
                  EMA copied back, a layer re-initialized under `if rank == 0`. Do it on every rank, or broadcast afterwards.
 When it is fine  LocalSGD and other methods that synchronize weights only now and then: accept it with --ignore DD203.
@@ -18,30 +19,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.facts.sources import Sources
+from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, changed_between_steps
 from distdoctor.diagnosis.replicas.gradients import OBSERVED
 from distdoctor.diagnosis.replicas.tensor_differences import BEFORE, PARAMS
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
+from distdoctor.diagnosis.source.edited_weights import edited_on
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import TensorFlag
 
 
 @check("DD203", "drifting-parameters", severity=ERROR, family="replicas")
-def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found:
         if parting.what not in (BEFORE, PARAMS):
             continue
         changed = changed_between_steps(parting, partings.gradients)
         ranks = changed or parting.odd
+        edited = _edited(changed, parting, sources)
         yield Finding(
             title=f"{_when(parting)}: {which(parting)} changed only on {named(ranks)}, outside the optimizer"
             if changed
             else f"{_when(parting)}: replicas hold different weights in {which(parting)}, {sides(parting)}",
             ranks=ranks,
-            place=parting.loaded_at or parting.site,
-            places=places(parting),
+            place=edited[0].site if edited else parting.loaded_at or parting.site,
+            places=(*edited, *places(parting)),
             evidence=evidence(parting, changed_between_steps=list(changed)),
             why=_why(parting, changed),
             prescriptions=(Prescription("change-every-replica"),),
@@ -49,6 +53,17 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
             at_ns=parting.at_ns,
             explains=(parting.key,),
         )
+
+
+def _edited(changed: tuple[int, ...], parting: ReplicaDivergence, sources: Sources) -> tuple[Place, ...]:
+    """The condition that lets only the ranks whose weights changed come to a line that changes weights, and that line."""
+    others = [rank for rank in parting.peers.ranks if rank not in changed]
+    found = edited_on(sources.texts, changed, others) if changed and not parting.loaded_at else None
+    if found is None:
+        return ()
+    line, guard = found
+    decides = SourceLine(line.path, guard.line, guard.function or line.function)
+    return Place(decides, changed, f"decides: `if {guard.only_if}`"), Place(line, changed, "changes weights in place")
 
 
 def _when(parting: ReplicaDivergence) -> str:

@@ -235,6 +235,13 @@ def test_a_norm_that_has_a_weight_for_each_rank_s_own_heads_is_left_alone() -> N
     assert not list(PLUGINS.checks["DD221"].look(unreduced_norm(model)))
 
 
+def test_the_condition_behind_which_a_rank_changes_its_weights_comes_before_the_step() -> None:
+    text = source({30: "def train(model, rank):\n    if rank == 1:\n        nn.init.ones_(model.head.weight)\n"})
+    job = trained_job(3).initial().step().step(before={1: 1}, params={1: 1}, names=["head.weight"])
+
+    assert lines(told("DD203", job.recording(sources=text)))[:3] == [31, 31, 32]
+
+
 ROUTER = """
 class Router(nn.Module):
     def forward(self, x):
