@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import ClassVar, TextIO
 
 from rich.console import Console
 from rich.highlighter import RegexHighlighter
+from rich.style import Style
+from rich.text import Text
 from rich.theme import Theme
+
+_PLACE = re.compile(r"(?P<path>\S+\.py):\d+")
 
 
 class Findings(RegexHighlighter):
-    """Marks the words of a text report."""
+    """Marks the words of a text report, and links the places in files that are there."""
 
     base_style = "distdoctor."
     highlights: ClassVar[list[str]] = [
@@ -22,6 +28,13 @@ class Findings(RegexHighlighter):
         r"(?P<place>\S+\.py:\d+)",
         r"(?m)^(?P<healthy>healthy):",
     ]
+
+    def highlight(self, text: Text) -> None:
+        super().highlight(text)
+        for found in _PLACE.finditer(text.plain):
+            path = Path(found["path"]).absolute()
+            if path.is_file():
+                text.stylize(Style(link=path.as_uri()), *found.span())
 
 
 THEME = Theme(

@@ -521,7 +521,8 @@ def _report(
         notice(f"withdrawn: {finding.code} {finding.ranks_named}: it waited, and went on after {seconds:.0f} s")
     _step_times(diagnosis)
     if outcome.interrupted:
-        notice(f"{_from_outside(outcome.interrupted)}; its recording is in {where}")
+        found = f": {summary(diagnosis)}" if diagnosis.findings else ""
+        notice(f"{_from_outside(outcome.interrupted)}{found}; its recording is in {where}")
     else:
         remark(f"{_counts(outcome)}: {summary(diagnosis)} ({where})")
     return deliver.exit_code(diagnosis, settings, hung=outcome.hung, job_failed=job_failed)

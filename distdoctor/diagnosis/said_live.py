@@ -160,13 +160,18 @@ def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding], checks: Mapp
 
     A hang that distdoctor ended by SIGTERM looks, to some checks, like ranks that died. What hung in the backend keeps the words
     of the time when the connections could still be looked at. What is found again, and is no surer by now, keeps them too: who
-    looked at the processes had more than their stacks, the lines of their sources and who held what they waited for.
+    looked at the processes had more than their stacks, the lines of their sources and who held what they waited for. A guess
+    from the end why the same ranks did not come (the others' timeout was short) is another way out, and no second finding.
     """
     stood = tuple(stood)
     in_words = {(finding.code, finding.ranks): finding for finding in stood}
     diagnosis = replace(
         diagnosis, findings=tuple(_surer(f, in_words.get((f.code, f.ranks), f)) for f in diagnosis.findings)
     )
+    less = tuple(found for found in diagnosis.findings if any(_says_less(found, one, checks) for one in stood))
+    if less:
+        stood = tuple(_with_ways_out(one, (found for found in less if _says_less(found, one, checks))) for one in stood)
+        diagnosis = replace(diagnosis, findings=tuple(found for found in diagnosis.findings if found not in less))
     from_outside = {finding.code for finding in stood if finding.code in checks and checks[finding.code].outside}
     if from_outside:
         kept = tuple(finding for finding in diagnosis.findings if finding.code not in from_outside)
@@ -182,6 +187,20 @@ def _is_named_better(found: Finding, stood: Iterable[Finding]) -> bool:
     """Whether a more specific name was given to the same fact while it stood, as by a source that was edited since."""
     facts, own = set(found.explains), found.specificity or 0
     return any(facts & set(one.explains) and own < (one.specificity or 0) for one in stood)
+
+
+def _says_less(found: Finding, stood: Finding, checks: Mapping[str, Check]) -> bool:
+    """Whether the end only guesses at what was seen while it stood: the same ranks were late."""
+    if found.code == stood.code or not {found.code, stood.code} <= checks.keys():
+        return False
+    order, family = list(Confidence), checks[found.code].family
+    guessed = order.index(found.confidence) > order.index(stood.confidence)
+    return bool(family) and family == checks[stood.code].family and guessed and found.ranks == stood.ranks
+
+
+def _with_ways_out(stood: Finding, others: Iterable[Finding]) -> Finding:
+    further = (one for found in others for one in found.prescriptions)
+    return replace(stood, prescriptions=(*stood.prescriptions, *further))
 
 
 def _surer(found: Finding, stood: Finding) -> Finding:

@@ -102,10 +102,13 @@ class StandingFindings:
         return [one.finding for one in self.by_key.values() if one.seconds >= seconds]
 
     def updates(self) -> Iterator[tuple[Finding, float]]:
-        """What stands and was last spoken of long ago, with the seconds for which its ranks have not moved."""
+        """What stands and was last spoken of long ago, with the seconds for which its ranks have not moved. A symptom is not
+        spoken of again once its reason stands."""
         now = time.monotonic()
         graver = any(one.finding.severity == ERROR for one in self.by_key.values())
         for one in self.by_key.values():
+            if self.explains(one.finding):
+                continue
             if now >= one.next_update and (one.finding.severity == ERROR or not graver):
                 one.next_update = now + (now - one.since)
                 yield one.finding, one.seconds

@@ -111,7 +111,8 @@ class Watcher:
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="distdoctor-watch", daemon=True)
-        self.hang: Diagnosis | None = None  # what was known when the job was found to hang
+        self.hang: Diagnosis | None = None  # what was known when the job was found to hang, or at the last look since
+        self._hang_is_proven = False
         self.closing = False  # the launcher is ending the ranks: what hangs now is not the job
         self.last: Diagnosis | None = None
         self.stacks: Stacks | None = None  # the newest, and when they were taken
@@ -143,6 +144,7 @@ class Watcher:
             self.standing = StandingFindings(self._waits, self._symptoms)
             self._recorded, self._leaving = set(), set()
             self.hang = self.last = self.stacks = self._seen_at_rest = None
+            self._hang_is_proven = False
             self._examined_with_stacks = ()
 
     def said(self, *, succeeded: bool, interrupted: bool, aborting: bool) -> SaidLive:
@@ -272,6 +274,9 @@ class Watcher:
         diagnosis = self._timed_look(seen)
         if diagnosis is not None:
             self.standing.polled(diagnosis.findings, with_stacks=seen is not None)
+            if self.hang is not None and seen is not None and not self.closing:
+                newest = {_key(finding): finding for finding in self.standing.open()}
+                self.hang = replace(self.hang, findings=tuple(newest.get(_key(one), one) for one in self.hang.findings))
             others = (finding for finding in diagnosis.findings if not finding.stalls)
             self._hosts.share(replace(diagnosis, findings=(*self.standing.to_share(), *others)))
             self._judge(diagnosis)
@@ -283,9 +288,10 @@ class Watcher:
         return diagnosis
 
     def _look_closer(self) -> Recording | None:
-        """The stacks of all ranks, when the job has stood still for long and the traces alone do not say why."""
+        """The stacks of all ranks, when the job has stood still for long and the traces alone do not say why. A hang that is left
+        alone, and not proven, is looked at further: its ranks may be at another line by now."""
         rested = time.monotonic() - self._at_rest_since
-        if self._closer is None or self.is_hung or self.closing or not self._recorded:
+        if self._closer is None or self._hang_is_proven or self.closing or not self._recorded:
             return None
         if rested < closer_after(self._closer_looks):
             return None
@@ -347,7 +353,8 @@ class Watcher:
         lost = [one for one in because if _key(one) not in known]
         held = (one for one in lost if one.stalls is Stalls.FOREVER or not one.ranks or set(one.ranks) - explained)
         self.hang = replace(diagnosis, findings=(*held, *diagnosis.findings))
-        self._hung(self.hang, all(finding.stalls is Stalls.FOREVER for finding in because))
+        self._hang_is_proven = all(finding.stalls is Stalls.FOREVER for finding in because)
+        self._hung(self.hang, self._hang_is_proven)
 
     def _needs_a_look(self, diagnosis: Diagnosis) -> bool:
         return any(finding.code in self._from_outside for finding in diagnosis.findings)

@@ -146,6 +146,12 @@ class ProcessStacks:
         return next((thread for thread in self.threads if thread.os_id == self.pid), next(iter(self.threads), None))
 
     @property
+    def keeps_gil(self) -> bool:
+        """Whether the main thread is in one call that does not release the GIL. A loop in Python holds it in most samples, too,
+        at changing lines: other threads get it every few milliseconds."""
+        return self.held_gil and not self.moved
+
+    @property
     def is_busy(self) -> bool:
         """Whether it computes, or would if it had a core, rather than waits."""
         return max(self.cpu_share, self.ready_share) >= BUSY_SHARE

@@ -14,9 +14,10 @@ MOST_RANKS = 8  # shown one by one; of more only those that stand out
 
 
 def step_table(recording: Recording) -> Table | None:
-    """Medians by rank and phase, in nanoseconds; None where no rank made enough steps to tell."""
+    """Medians by rank and phase, in nanoseconds; None where no rank made enough steps to tell, or none computed anything in them
+    (loaders were only read)."""
     times = step_times(recording)
-    if not times:
+    if not any(one.forward > 0 or one.backward > 0 for one in times):
         return None
     phases = [phase for phase in PHASES if _is_worth(phase, times)]
     chosen = times if len(times) <= MOST_RANKS else _outstanding(times)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import re
 import textwrap
 from collections.abc import Collection, Iterable
 
@@ -20,6 +21,7 @@ WIDTH = 110
 MOST_PLACES = 6
 MOST_LINES_OF_A_CURE = 10
 MOST_LINES_OF_A_PATCH = 16
+_SECONDS = re.compile(r"\b\d[\d.,]* s\b")
 
 
 def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Collection[Finding] = ()) -> str:
@@ -27,7 +29,7 @@ def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Colle
     headlines are not to be wrapped. Of what reads like a finding in `known`, which has been shown in full, only the headline is
     repeated."""
     lines: list[str] = []
-    then = _then(diagnosis)
+    then = _then(diagnosis, width)
     spare = LINES - (5 if gap(diagnosis) else 3)  # for what is left out, ended because of it, and was not seen at all
     spare -= 2 if diagnosis.tried is not None else 0
     for number, finding in enumerate(diagnosis.findings):
@@ -41,8 +43,8 @@ def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Colle
             lines.append(_left_out(diagnosis.findings[number:]))
             break
         lines += block
-        if number == 0 and then:
-            lines.append(then)
+        if number == 0:
+            lines += then
     if not diagnosis.findings:
         lines += _without_findings(diagnosis)
     elif gap(diagnosis):
@@ -60,7 +62,8 @@ def render(diagnosis: Diagnosis, *, base: str = "", width: int = 0, known: Colle
 
 def _reads_alike(finding: Finding, earlier: Finding) -> bool:
     """Whether a reader of the earlier one has read all of this one, but for counts and waits that have grown since."""
-    if headline(finding) != headline(earlier) or finding.prescriptions != earlier.prescriptions:
+    now, then = (_SECONDS.sub("", headline(one)[0]) for one in (finding, earlier))
+    if now != then or finding.prescriptions != earlier.prescriptions:
         return False
     lines, before = ({(place.site, place.ranks) for place in one.places} for one in (finding, earlier))
     return lines <= before
@@ -140,13 +143,13 @@ def _cure(cure: Prescription, diagnosis: Diagnosis, width: int = 0) -> list[str]
     words = cure.change or (remedy.what if remedy else cure.slug)
     patch = cure.patch.text.rstrip("\n").split("\n") if cure.patch is not None else []
     if patch and len(patch) <= MOST_LINES_OF_A_PATCH:  # whole or not at all: half a patch is none
-        return [f"  fix   {remedy.what if remedy else words}", *_indented(patch), *_gain(cure, width)]
+        return [*_wrapped("fix", remedy.what if remedy else words, 3, width), *_indented(patch), *_gain(cure, width)]
     lines = words.rstrip().split("\n")
     if len(lines) == 1:
         found = _wrapped("fix", words, most=4, width=width)
     else:
         what = remedy.what if remedy else cure.slug
-        found = [f"  fix   {what}", *_indented(lines[:MOST_LINES_OF_A_CURE])]
+        found = [*_wrapped("fix", what, 3, width), *_indented(lines[:MOST_LINES_OF_A_CURE])]
     return [*found, *_gain(cure, width)]
 
 
@@ -173,22 +176,23 @@ def _numbers(evidence: dict[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in evidence.items() if isinstance(value, str | int | float))
 
 
-def _then(diagnosis: Diagnosis) -> str:
+def _then(diagnosis: Diagnosis, width: int = 0) -> list[str]:
     """What merely followed from the root cause, in one line."""
     others = brought_down(diagnosis)
     if not others:
-        return ""
+        return []
     count = f"{len(others)} {'rank' if len(others) == 1 else 'ranks'}"
+    words = f"{count} ended {after(diagnosis.job, others)} ({named(others)})"
     if diagnosis.ended_by_distdoctor:
-        return f"  then  distdoctor ended the job, {count} that waited with it ({named(others)})"
-    return f"  then  {count} ended {after(diagnosis.job, others)} ({named(others)})"
+        words = f"distdoctor ended the job, {count} that waited with it ({named(others)})"
+    return _wrapped("then", words, most=2, width=width) if width else [f"  then  {words}"]
 
 
 def _without_findings(diagnosis: Diagnosis) -> list[str]:
-    then = _then(diagnosis) if root_cause(diagnosis) is not None else ""
+    then = _then(diagnosis) if root_cause(diagnosis) is not None else []
     first, *more = verdict(diagnosis).split(": ", 1) if diagnosis.left_open else [verdict(diagnosis)]
     lines = [f"{first}:", *(f"  {words}" for words in diagnosis.left_open)] if more else [first]
-    return [*lines, *([then] if then else [])]
+    return [*lines, *then]
 
 
 def _left_out(findings: Iterable[Finding]) -> str:

@@ -450,6 +450,19 @@ def test_how_long_a_rank_has_been_at_a_line_stands_before_what_else_it_does() ->
     assert "for 30 s, and never releases the GIL" in finding.title
 
 
+def test_a_loop_in_python_that_holds_the_gil_at_changing_lines_is_not_said_to_keep_it() -> None:
+    loop = frame("train.py:11 count")
+    waits = in_collective(0, still=60.0)
+
+    finding = seen(waits, rank(1, loop, still=0.0, held_gil=True, moved=True, cpu_share=0.98, lasting=loop))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD116", (1,), POSSIBLE)
+    assert "GIL" not in " ".join((finding.title, finding.why, *(place.role for place in finding.places)))
+    assert finding.prescriptions[0].change == (
+        "end the loop of count at train.py:11 earlier, or share its work among all ranks"
+    )
+
+
 def test_where_a_check_of_hangs_fails_nobody_says_that_nothing_is_stuck() -> None:
     def raises(stall: Stall) -> Iterator[Finding]:
         raise KeyError("which")

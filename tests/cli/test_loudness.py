@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from distdoctor.cli import deliver
+from distdoctor.cli.colour import console
 
 Say = Callable[..., Any]
 GOLDEN = Path(__file__).parents[1] / "recording" / "golden"
@@ -42,6 +43,16 @@ def test_colours_are_as_asked(say: Say, run_folder: Path, monkeypatch: pytest.Mo
     assert "\x1b[" in say("examine", run_folder, "--color", "always").out
     assert "\x1b[" not in say("examine", run_folder).out
     assert "\x1b[" not in say("examine", run_folder, "--color", "never").out
+
+
+def test_places_in_files_that_are_there_are_links_where_there_are_colours(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    written = io.StringIO()
+
+    console(written).print(f"DD112 error  rank 0  {tmp_path}/train.py:1 main  as gone.py:2 does", soft_wrap=True)
+
+    assert f"file://{tmp_path}/train.py\x1b\\" in written.getvalue()
+    assert "gone.py\x1b" not in written.getvalue()
 
 
 def test_two_streams_into_one_file_or_pipe_have_one_reader(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.said_live import with_what_stood
 from distdoctor.recording.stacks import Link
+from distdoctor.testing import recording
 from distdoctor.testing.stacks import in_collective, looked_at
-from distdoctor_checks.hang import stuck_in_backend
+from distdoctor_checks.hang import stuck_in_backend, stuck_in_user_code
 
 PLUGINS = plugins.load()
 CHECKS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
@@ -28,3 +29,19 @@ def test_a_dead_connection_is_told_after_the_end_as_it_was_told_live() -> None:
     assert [(finding.code, finding.title.partition(" is dead")[1]) for finding in told.findings] == [
         ("DD122", " is dead")
     ]
+
+
+def test_why_a_rank_came_late_is_one_finding_after_the_timeout_that_ended_the_job_too() -> None:
+    live = examine(stuck_in_user_code.sick(), CHECKS, PLUGINS.remedies, live=True)
+    script = recording(ranks=2).collective("all_reduce", [8], site="train.py:41 train").step().stays(1)
+    script.collective("all_reduce", [8], only=0, caught_after=30, site="train.py:41 train")
+    gave_up = "torch.distributed.DistBackendError: timed out waiting 30000ms for recv operation to complete"
+    ended = script.raises(0, gave_up, site="train.py:41 train").finished()
+    afterwards = examine(ended, CHECKS, PLUGINS.remedies)
+    assert [finding.code for finding in afterwards.findings] == ["DD129"]
+    assert live.findings[0].ranks == afterwards.findings[0].ranks == (1,)
+
+    (told,) = with_what_stood(afterwards, live.findings, PLUGINS.checks).findings
+
+    assert told.code == "DD116"
+    assert told.prescriptions == (*live.findings[0].prescriptions, *afterwards.findings[0].prescriptions)

@@ -18,7 +18,7 @@ from distdoctor.launch.watch import OtherHostsSeen, Watcher
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.testing import Script
-from distdoctor.testing.stacks import looked_at, rank
+from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 from distdoctor_checks.hang import (
     cross_group_deadlock,
     mismatched_reduce_op,
@@ -97,6 +97,9 @@ def test_that_somebody_waits_is_no_news_while_the_reason_stands() -> None:
     assert standing.explains(slow)
     assert not standing.explains(replace(slow, ranks=(0, 1)))
     assert not standing.explains(finding(Stalls.MAYBE, 1))
+    for one in standing.by_key.values():
+        one.next_update = 0.0
+    assert [again.code for again, _ in standing.updates()] == ["DD199"]
     standing.moved([1])
     assert not standing.explains(slow)
 
@@ -141,6 +144,35 @@ def test_a_rank_of_another_host_that_has_raised_is_left_to_its_launcher_to_end_o
         watcher._resting()
 
     assert hung == ([] if raises else [True])
+
+
+def test_a_hang_that_is_left_alone_is_told_in_the_end_as_it_was_last_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(2)
+    for _ in range(5):
+        script.collective("all_reduce", [8], site="train.py:9 step").step()
+    here = script.stays(1).collective("all_reduce", [8], site="train.py:9 step").live(silent_for=40)
+    monkeypatch.setattr(watch, "open_run", lambda folder, sources, ranks: here)
+    monkeypatch.setattr(watch, "closer_after", lambda looks: looks * 0.01)
+    waited = iter((40.0, 60.0, 600.0))
+
+    def closer() -> Recording:
+        return looked_at(in_collective(0), rank(1, frame("train.py:57 save"), still=next(waited, 600.0)))
+
+    watcher = Watcher(
+        tmp_path, lambda: here.job, HANGS, PLUGINS.remedies, tell=lambda finding, diagnosis: None,
+        hung=lambda diagnosis, proven: None, hang_after=0.0, closer=closer,
+    )  # fmt: skip
+    for _ in range(4):
+        watcher._resting()
+        time.sleep(0.02)
+
+    assert watcher.is_hung
+    (finding,) = (
+        one for one in watcher.said(succeeded=False, interrupted=True, aborting=False).stood if one.code == "DD116"
+    )
+    assert "for 600 s" in finding.title
 
 
 def test_that_nobody_can_look_into_a_process_is_not_told_of_a_job_that_went_on(tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def test_a_terminal_is_wrapped_and_what_it_has_shown_is_not_repeated_in_full() -
     diagnosis = diagnosis_of(SKIPPED)
 
     assert max(map(len, text.render(diagnosis, width=60).splitlines())) <= 60
+    assert max(map(len, text.render(replace(diagnosis, ended_by_distdoctor=True), width=40).splitlines())) <= 40
     assert text.render(diagnosis, known=[SKIPPED]).splitlines() == text.render(diagnosis).splitlines()[:1]
 
 
@@ -157,6 +158,8 @@ def test_what_differs_from_the_finding_of_the_running_job_in_its_counts_alone_is
     at_the_end = replace(SKIPPED, why="the first 704 draws are equal", evidence={"draws": 704}, at_ns=2)
 
     assert len(text.render(diagnosis_of(at_the_end), known=[told]).splitlines()) == 1
+    waits, longer = (replace(told, title=f"has been at `lock.acquire()` for {seconds} s") for seconds in (13, 566))
+    assert len(text.render(diagnosis_of(longer), known=[waits]).splitlines()) == 1
     for news in (
         replace(at_the_end, ranks=(1, 2)),
         replace(at_the_end, places=(*SKIPPED.places, Place(SourceLine("other.py", 3, "main"), (0,), "waits"))),

@@ -43,3 +43,11 @@ def test_no_rank_is_named_where_no_column_shows_what_it_needs_more_time_for() ->
 
     assert table is not None
     assert len(table.lines()) == 4
+
+
+def test_loaders_that_are_only_read_have_no_table() -> None:
+    job = timed_job(2)
+    for _ in range(15):
+        job.steps(1, data=30, forward=0, backward=0, transfer=0)
+
+    assert step_table(job.recording()) is None

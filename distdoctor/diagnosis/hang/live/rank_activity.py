@@ -153,7 +153,7 @@ def _user(standing: RankActivity) -> str:
     inner = standing.inner
     if inner is not None and not inner.is_users:
         what += f", in {inner.function} of {'/'.join(inner.path.split('/')[-2:])}"
-    if process is not None and process.held_gil:
+    if process is not None and process.keeps_gil:
         what += KEEPS_GIL
     return what
 
