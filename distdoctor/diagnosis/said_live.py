@@ -14,7 +14,7 @@ import msgspec
 
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import ERROR, NOTE, Confidence, Finding
+from distdoctor.diagnosis.finding import ERROR, NOTE, Confidence, Finding, Stalls
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Recording
 
@@ -44,14 +44,17 @@ class SaidLive:
     def of(cls, recording: Recording) -> SaidLive | None:
         """What all observers of a recording said, put together; None where nobody said a word that can be read.
 
-        What somebody outside saw of a job that then ended well was refuted by that end.
+        What somebody outside saw of a job that then ended well was refuted by that end; where nobody saw an end, by the calls and
+        steps that its ranks made later.
         """
-        refuted = recording.job.exit_code == 0
-        accounts = [one for seen in recording.seen_live if (one := said_in(seen.said)) is not None]
-        if not accounts:
+        code = recording.job.exit_code
+        given = [(one, seen.wall_ns) for seen in recording.seen_live if (one := said_in(seen.said)) is not None]
+        if not given:
             return None
-        if refuted:
-            accounts = [replace(one, stood=(), leads=False, hung=False) for one in accounts]
+        accounts = [
+            one if code else one._without(one.stood if code == 0 else _went_on(one.stood, recording, wall_ns))
+            for one, wall_ns in given
+        ]
         return cls(
             told=_distinct(finding for one in accounts for finding in one.told),
             stood=_distinct(finding for one in accounts for finding in one.stood),
@@ -62,6 +65,24 @@ class SaidLive:
             examined=tuple(sorted({code for one in accounts for code in one.examined})),
             remedies={slug: remedy for one in accounts for slug, remedy in one.remedies.items()},
         )
+
+    def _without(self, refuted: tuple[Finding, ...]) -> SaidLive:
+        """The same where those did not stand in the end."""
+        stood = tuple(finding for finding in self.stood if finding not in refuted)
+        return replace(self, stood=stood) if stood else replace(self, stood=(), leads=False, hung=False)
+
+
+def _went_on(stood: Iterable[Finding], recording: Recording, wall_ns: int) -> tuple[Finding, ...]:
+    """What may only have been a wait, and whose ranks called or stepped after the look at their processes. Without such a look
+    the recording itself tells all that there was."""
+    moved = {
+        rank
+        for rank, log in recording.ranks.items()
+        for rows, name in ((log.calls, "entered_ns"), (log.steps, "at_ns"))
+        if len(rows) and int(rows[-1][name]) + log.monotonic_to_wall_ns > wall_ns
+    }
+    maybe = (finding for finding in stood if finding.stalls is Stalls.MAYBE)
+    return tuple(finding for finding in maybe if not wall_ns or moved & set(finding.ranks))
 
 
 def _plain(value: Any) -> Any:

@@ -271,9 +271,11 @@ class Watcher:
         seen = self._look_closer()
         if seen is None and self._looks_at_rest > 2 and time.monotonic() < self._not_before:
             return
-        diagnosis = self._timed_look(seen)
+        diagnosis = self._timed_look(seen, tell=False)
         if diagnosis is not None:
             self.standing.polled(diagnosis.findings, with_stacks=seen is not None)
+            with self._lock:
+                self._tell_news(diagnosis)  # what stands is noted by now: whoever is told keeps it, should we be killed
             if self.hang is not None and seen is not None and not self.closing:
                 newest = {_key(finding): finding for finding in self.standing.open()}
                 self.hang = replace(self.hang, findings=tuple(newest.get(_key(one), one) for one in self.hang.findings))
@@ -281,8 +283,8 @@ class Watcher:
             self._hosts.share(replace(diagnosis, findings=(*self.standing.to_share(), *others)))
             self._judge(diagnosis)
 
-    def _timed_look(self, seen: Recording | None = None) -> Diagnosis | None:
-        diagnosis = self.look(seen=seen)
+    def _timed_look(self, seen: Recording | None = None, *, tell: bool = True) -> Diagnosis | None:
+        diagnosis = self.look(tell=tell, seen=seen)
         spent, self._paid = time.thread_time() - self._paid, time.thread_time()
         self._not_before = time.monotonic() + spent / SHARE_OF_A_CORE
         return diagnosis

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from distdoctor import plugins
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.said_live import with_what_stood
+from distdoctor.diagnosis.said_live import SaidLive, with_what_stood
+from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.stacks import Link
 from distdoctor.testing import recording
 from distdoctor.testing.stacks import in_collective, looked_at
@@ -45,3 +48,21 @@ def test_why_a_rank_came_late_is_one_finding_after_the_timeout_that_ended_the_jo
 
     assert told.code == "DD116"
     assert told.prescriptions == (*live.findings[0].prescriptions, *afterwards.findings[0].prescriptions)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_where_nobody_saw_the_end_what_stood_is_refuted_by_what_the_ranks_did_later(goes_on: bool) -> None:
+    """The launcher was killed, and its ranks may have gone on."""
+    script = recording(ranks=2).collective("all_reduce", [8], site="train.py:41 train").step()
+    left = (script.collective("all_reduce", [8], site="train.py:41 train").step() if goes_on else script).finished(survivors="left")
+    left = replace(left, job=replace(left.job, exit_code=None, ends={}))
+    first = min(int(log.calls[0]["returned_ns"]) + log.monotonic_to_wall_ns for log in left.ranks.values())
+    live = examine(stuck_in_user_code.sick(), CHECKS, PLUGINS.remedies, live=True)
+    said = SaidLive(stood=live.findings, leads=True)
+    wall_ns = first + 1 if goes_on else first + 10**12
+
+    found = SaidLive.of(replace(left, seen_live=(SeenLive("host-1.json", 0, wall_ns, said=said.as_values()),)))
+
+    assert found is not None
+    assert [one.code for one in found.stood] == ([] if goes_on else ["DD116"])
+    assert found.leads is not goes_on

@@ -214,3 +214,28 @@ def test_looks_at_a_job_that_moves_wait_for_what_the_last_one_cost(tmp_path: Pat
     watcher.stop()
 
     assert len(looks) == 1
+
+
+def test_what_is_told_is_kept_at_once_in_case_the_launcher_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(2)
+    for _ in range(5):
+        script.collective("all_reduce", [8], site="train.py:9 step").step()
+    here = script.stays(1).collective("all_reduce", [8], site="train.py:9 step").live(silent_for=40)
+    monkeypatch.setattr(watch, "open_run", lambda folder, sources, ranks: here)
+    monkeypatch.setattr(watch, "closer_after", lambda looks: looks * 0.01)
+    kept: dict[str, tuple[str, ...]] = {}
+
+    def tell(finding: Finding, diagnosis: object) -> None:
+        said = watcher.said(succeeded=False, interrupted=False, aborting=False)
+        kept[finding.code] = tuple(one.code for one in said.stood) if said.leads else ()
+
+    watcher = Watcher(
+        tmp_path, lambda: here.job, HANGS, PLUGINS.remedies, tell=tell, hung=lambda diagnosis, proven: None,
+        closer=lambda: looked_at(in_collective(0), rank(1, frame("train.py:57 save"), still=40.0)),
+    )  # fmt: skip
+    for _ in range(2):
+        watcher._resting()
+
+    assert "DD116" in kept["DD116"]
