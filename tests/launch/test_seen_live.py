@@ -54,7 +54,9 @@ def test_why_a_rank_came_late_is_one_finding_after_the_timeout_that_ended_the_jo
 def test_where_nobody_saw_the_end_what_stood_is_refuted_by_what_the_ranks_did_later(goes_on: bool) -> None:
     """The launcher was killed, and its ranks may have gone on."""
     script = recording(ranks=2).collective("all_reduce", [8], site="train.py:41 train").step()
-    left = (script.collective("all_reduce", [8], site="train.py:41 train").step() if goes_on else script).finished(survivors="left")
+    if goes_on:
+        script.collective("all_reduce", [8], site="train.py:41 train").step()
+    left = script.finished(survivors="left")
     left = replace(left, job=replace(left.job, exit_code=None, ends={}))
     first = min(int(log.calls[0]["returned_ns"]) + log.monotonic_to_wall_ns for log in left.ranks.values())
     live = examine(stuck_in_user_code.sick(), CHECKS, PLUGINS.remedies, live=True)

@@ -19,9 +19,11 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang import alignment
 from distdoctor.diagnosis.hang.in_logs import BY_TORCH, LogFacts
 from distdoctor.diagnosis.hang.incident import Incident
+from distdoctor.diagnosis.hang.live.rank_activity import line_of
 from distdoctor.diagnosis.hang.mismatch import in_place, mismatch
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
@@ -40,11 +42,27 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     assert incident.divergence is not None
     assert incident.odd is not None
     value = {variant.call: variant.call.dtype or "unknown" for variant in incident.divergence.variants}
-    cure = Prescription(
-        "same-dtype",
-        change=f"convert before {incident.odd.op.word} at {at(incident.odd.site)}: tensor = tensor.to(torch.float32)",
-    )
-    return mismatch(verdict, incident, "dtype", value, cure, "each side misreads the other's bytes")
+    change = f"convert before {incident.odd.op.word} at {at(incident.odd.site)}: tensor = tensor.to(torch.float32)"
+    harm = "each side misreads the other's bytes"
+    inside = _inside_a_library(verdict, incident)
+    if inside:
+        harm += f"; `{inside}` issues them inside a library, where they may be two different calls"
+        change = (
+            f"look for what {named(incident.ranks)} alone may decide inside `{inside}` ({at(incident.odd.site)}): an early "
+            "stop, a callback, another batch or precision; decide it once for all ranks"
+        )
+    return mismatch(verdict, incident, "dtype", value, Prescription("same-dtype", change=change), harm)
+
+
+def _inside_a_library(verdict: Verdict, incident: Incident) -> str:
+    """The user's line that all ranks are in, where it does not name the collective: nobody sees whose tensor it was. Else ""."""
+    assert incident.divergence is not None
+    assert incident.odd is not None
+    sites = {variant.call.site for variant in incident.divergence.variants}
+    line = line_of(verdict.recording.sources, incident.odd.site).strip()
+    named_there = incident.odd.op.word.rpartition("_")[2] in line.lower()  # `gather` of all_gather
+    line = line if len(line) <= 60 else f"...{line[-57:]}"  # its end has the call that all of it leads to
+    return line if len(sites) == 1 and not named_there else ""
 
 
 def sick() -> Recording:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sick import PLUGINS
 
@@ -66,4 +68,22 @@ def test_ranks_that_do_not_meet_a_second_time_are_told_where_all_of_them_are_the
     (finding,) = examine(met_again(2), CHECKS).findings
     assert (
         finding.title == "have all been in init_process_group for 45 s, which is not their first: it does not complete"
+    )
+
+
+@pytest.mark.parametrize(("line", "library"), [("trainer.train()", True), ("dist.all_reduce(total)", False)])
+def test_a_tensor_that_only_a_library_has_is_not_to_be_converted_by_the_user(line: str, library: bool) -> None:
+    """A rank that stops early is at another call of the trainer, which all ranks are in at one line of theirs."""
+    script = recording(ranks=3)
+    for _ in range(4):
+        script.collective("all_reduce", [1], dtype="int64", site="train.py:2 main").step()
+    script.collective("all_reduce", [1], dtype="int64", site="train.py:2 main").instead(0, dtype="float32")
+    job = replace(script.live(), sources={"/job/train.py": f"def main():\n    {line}\n"})
+
+    (finding,) = examine(job, CHECKS).findings
+
+    assert (finding.code, finding.ranks) == ("DD104", (0,))
+    change = finding.prescriptions[0].change
+    assert change.startswith(
+        "look for what rank 0 alone may decide inside `trainer.train()`" if library else "convert before"
     )
