@@ -27,6 +27,7 @@ class Cell:
 
     `apart`: they differ at times in replicas that are told to be the same model, as in training that averages now and then.
     `not_finite` is the first step whose gradients hold NaN or infinity: equal bits of those are no agreement.
+    `spoilt`: the step from which on they do; what was computed of them is not counted.
     """
 
     compared: int = 0
@@ -34,6 +35,7 @@ class Cell:
     variants: tuple[tuple[int, ...], ...] = ()
     apart: bool = False
     not_finite: int | None = None
+    spoilt: int | None = None
 
     @property
     def words(self) -> str:
@@ -42,6 +44,8 @@ class Cell:
             return f"DIFFER {when}: {' | '.join(named(variant) for variant in self.variants[:3])}"
         if self.not_finite is not None:
             return f"NaN or inf first in step {self.not_finite}"
+        if self.spoilt is not None and self.compared:
+            return f"agree before step {self.spoilt} ({self.compared} compared)"
         if self.apart:
             return f"apart at times, as training that averages now and then is ({self.compared} compared)"
         return f"agree ({self.compared} compared)" if self.compared else "-"
@@ -140,7 +144,10 @@ def _compared(
     divergence: ReplicaDivergence | None,
 ) -> Cell:
     compared, apart, column, not_finite = 0, False, COLUMNS[what], None
+    spoilt = None if what == GRADS else _spoilt_from(gradients, peers, names, steps)
     for step in steps:
+        if spoilt is not None and step >= spoilt:
+            break
         rows = {
             rank: gradients.ranks[rank].digests(step, peers.optimizer)
             for rank in peers.ranks
@@ -162,7 +169,18 @@ def _compared(
             if differs and divergence is not None and step >= divergence.step:
                 return Cell(compared, step, variants_of(values))
             apart = apart or differs
-    return Cell(compared, apart=apart, not_finite=not_finite)
+    return Cell(compared, apart=apart, not_finite=not_finite, spoilt=spoilt)
+
+
+def _spoilt_from(gradients: Gradients, peers: ReplicaGroup, names: Sequence[str], steps: Iterable[int]) -> int | None:
+    """The step from which on the gradients hold NaN or infinity, as they do once a parameter does; None: the last are finite."""
+    first = None
+    for step in steps:
+        found = (gradients.ranks[r].digests(step, peers.optimizer) for r in peers.ranks if r in gradients.ranks)
+        norms = [float(rows[name]["norm"]) for rows in found for name in names if name in rows]
+        if norms:
+            first = None if all(map(math.isfinite, norms)) else step if first is None else first
+    return first
 
 
 def _norm(gradients: Gradients, peers: ReplicaGroup, names: Sequence[str], step: int) -> float:

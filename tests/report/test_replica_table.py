@@ -38,4 +38,7 @@ def test_gradients_that_are_not_finite_do_not_agree() -> None:
     table = replica_table.render(recording)
 
     assert table.count("NaN or inf first in step 2") == len(table.splitlines()) - 2
+    assert table.count("agree before step 2 (") >= len(table.splitlines()) - 2
+    finite_again = job.step(norms={0: math.inf, 1: math.inf}).step().recording()
+    assert "agree before" not in replica_table.render(finite_again)  # a scaler has left that step out
     assert "NaN" not in replica_table.render(trained_job(2).initial().step().recording())
