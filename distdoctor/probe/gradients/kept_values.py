@@ -41,6 +41,7 @@ _PASSES_ON = (
     "Clone",
     "NativeDropout",
 )  # an infinity was one before
+_ADD_UP = ("Mean", "Sum")  # an infinity was one before, or they have overflowed
 # Operations whose infinity is their own work. Others pass on what was put in, as masks are: -inf in front of a softmax is right.
 _MAKES_INFINITIES = (
     "Log", "Div", "Exp", "Expm1", "Pow", "Sqrt", "Rsqrt", "Reciprocal", "Addmm", "Mm", "Bmm", "Linear", "Convolution",
@@ -96,7 +97,8 @@ class _Graph:
             return None
         if not has_nan:
             maker = _behind(_PASSES_ON, maker)
-            self._masked |= maker is None or _word(maker) not in _MAKES_INFINITIES
+            source = _behind((*_PASSES_ON, *_ADD_UP), maker)
+            self._masked |= source is None or _word(source) not in _MAKES_INFINITIES
             if self._masked:
                 return None
         suspects = self._suspects(maker) if maker is not None else []

@@ -398,7 +398,7 @@ def _why(verdict: Verdict, incident: Incident, ending: Ending) -> str:
         words += [waited] if stuck else []
         words += [f"{named(echoes)} failed afterwards because a peer was gone"] if echoes else []
     if ending.traceback:
-        words.append(f"its traceback is in {ending.traceback}")
+        words.append(f"its traceback is in the run folder ({ending.traceback})")
     return "; ".join(words)
 
 

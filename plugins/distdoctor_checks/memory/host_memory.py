@@ -96,7 +96,7 @@ def _worker(verdict: Verdict, incident: Incident, memory: Memory | None) -> Find
         },
         why=cause.why
         + (f"; {named(echoes)} failed afterwards because a peer was gone" if echoes else "")
-        + (f"; its traceback is in {ending.traceback}" if ending.traceback else ""),
+        + (f"; its traceback is in the run folder ({ending.traceback})" if ending.traceback else ""),
         severity=ERROR,
         at_ns=incident.at_ns,
         explains=(incident.key,),

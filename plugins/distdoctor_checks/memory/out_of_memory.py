@@ -239,7 +239,7 @@ def _why(ending: Ending, request: Request, own: RankMemory | None, shortage: Sho
     if echoes:
         words.append(f"{named(echoes)} failed afterwards because a peer was gone")
     if ending.traceback:
-        words.append(f"its traceback is in {ending.traceback}")
+        words.append(f"its traceback is in the run folder ({ending.traceback})")
     return "; ".join(word for word in words if word.strip()) or "the exception reports it"
 
 

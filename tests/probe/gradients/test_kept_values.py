@@ -54,6 +54,11 @@ class Reciprocal(torch.autograd.Function):
     [
         (lambda hidden: (hidden * 0).log(), "infinity", "log after body (Linear)"),
         (lambda hidden: (hidden * 0).log().unsqueeze(0).squeeze(0), "infinity", "log after body (Linear)"),
+        (
+            lambda hidden: (hidden * 0).log().mean(1, keepdim=True).expand(-1, 4),
+            "infinity",
+            "log or mean after body (Linear)",
+        ),
         (lambda hidden: (hidden.abs() + 1e4).exp(), "infinity", "abs, add or exp after body (Linear)"),
         (lambda hidden: (hidden - 1e6).sqrt(), "nan", "body (Linear), sub or sqrt"),
         (lambda hidden: (hidden.tanh() - 1e6).sqrt(), "nan", "sub or sqrt after body (Linear)"),
@@ -75,6 +80,14 @@ def test_a_layer_that_overflows_is_named() -> None:
 
 def test_a_nan_of_the_batch_is_told_from_one_of_a_layer() -> None:
     assert origin(Net(torch.relu), torch.full((5, 3), math.nan)) == Origin("outside", "body (Linear)")
+
+
+def test_a_mean_over_a_mask_passes_on_an_infinity_that_is_meant_so() -> None:
+    masked = Net(lambda hidden: hidden.masked_fill(hidden == hidden, -math.inf).mean(1, keepdim=True).expand(-1, 4))
+
+    found = origin(masked, torch.ones(5, 3))
+
+    assert found is None or found.what == "nan"
 
 
 @pytest.mark.parametrize("which", ["body.weight", "head.weight"])
