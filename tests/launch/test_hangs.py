@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import Command, Finished
+from launching import FINISH, Command, Finished
 
 pytestmark = pytest.mark.job
 Run = Callable[..., Finished]
@@ -78,6 +78,23 @@ def test_a_hang_is_reported_and_left_alone_where_that_is_asked_for(
         os.kill(int((tmp_path / f"pid-{rank}").read_text()), 0)
     command.process.send_signal(signal.SIGINT)
     assert command.finish().code == 3
+
+
+def test_what_was_said_of_a_hang_outlives_a_launcher_that_is_killed(
+    start: Callable[..., Command], distdoctor: Run, script: Script, tmp_path: Path
+) -> None:
+    script("if rank == 1: time.sleep(1000)\n" + FINISH)
+    job = start("run", "--nproc", 2, "--on-hang", "report", "train.py")
+    runs = tmp_path / ".distdoctor" / "runs"
+    job.wait_for(lambda: any('"code":"DD116"' in path.read_text() for path in runs.glob("*/seen-*.json")))
+
+    job.process.kill()
+    job.process.wait()
+    later = distdoctor("examine", runs / "latest")
+
+    assert later.code == 3, later.err
+    assert later.out.startswith("DD116 error  rank 1"), later.out
+    assert "nobody saw how the job ended" in later.out
 
 
 def test_a_hang_under_another_launcher_is_ended_too(
