@@ -15,6 +15,7 @@ Source           torch.nn.parallel.DistributedDataParallel, find_unused_paramete
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
@@ -27,6 +28,14 @@ from distdoctor.recording.trace.events import UnusedSearch
 from distdoctor.testing.rank_trace import TraceBuilder
 
 FEWEST = 16  # steps that were looked at
+# Who wraps the model of a script that does not ask for the search itself, and what tells them not to.
+_WRAPPED_BY = (
+    (
+        "transformers",
+        "TrainingArguments(..., ddp_find_unused_parameters=False): its Trainer asks for the search by default",
+    ),
+    ("accelerate", "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=False)])"),
+)
 
 
 @check("DD503", "needless-find-unused", severity=NOTE, live=False, stands_alone=True)
@@ -52,11 +61,20 @@ def examine(noted: RankEvents, sources: Sources) -> Iterator[Finding]:
             prescriptions=(
                 Prescription(
                     "stop-searching",
+                    change=_asked_of_a_library(sources.texts.get(site.path, "")),
                     effect=f"{walk:.2f} ms per forward, and one collective",
                     edits=wrapper_told(sources.texts, site, "find_unused_parameters", "False"),
                 ),
             ),
         )
+
+
+def _asked_of_a_library(text: str) -> str:
+    """What to tell the library that wraps the model, "" where the script asks for the search itself or nobody knows."""
+    if "find_unused_parameters" in text:
+        return ""
+    imports = (rf"(?m)^\s*(from|import)\s+{library}\b" for library, _ in _WRAPPED_BY)
+    return next((change for found, (_, change) in zip(imports, _WRAPPED_BY, strict=True) if re.search(found, text)), "")
 
 
 def _job(left_out: int) -> Recording:
