@@ -5,6 +5,8 @@ from __future__ import annotations
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
 from distdoctor.diagnosis.hang.in_ras import movement
+from distdoctor.recording.job_log import LAUNCHER as JOB_LOG
+from distdoctor.recording.recording import Recording
 from distdoctor.report.root_cause import failed, root_cause
 
 
@@ -15,6 +17,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     if cause is not None:
         return f"the job failed: rank {cause.rank} ended first, with {cause.words}; {why}"
     if failed(diagnosis.job):
+        if diagnosis.recording is not None and _saw_nobody(diagnosis.recording):
+            why = "no rank was recorded that could tell why"
         return f"the job failed with exit code {diagnosis.job.exit_code}, and {why}"
     coverage = diagnosis.coverage
     if coverage is not None and coverage.expected and not coverage.seen:
@@ -36,6 +40,14 @@ def verdict(diagnosis: Diagnosis) -> str:
     if not coverage.seen:
         return f"no finding: {checks} on what a log says, which is no proof of health"
     return f"no finding, but not everything was seen: {checks}; {coverage.sentence}"
+
+
+def _saw_nobody(recording: Recording) -> bool:
+    """Whether a launched job, no log of one, left nothing that a check could look at."""
+    seen = (
+        recording.ranks or recording.stacks or recording.clues or recording.backend or recording.ras or recording.unread
+    )
+    return not seen and recording.job.launcher != JOB_LOG
 
 
 def sentence(finding: Finding) -> str:

@@ -120,6 +120,15 @@ def test_a_failed_job_without_a_finding_still_names_who_failed_first() -> None:
     )
 
 
+def test_a_failed_job_of_which_no_rank_was_recorded_is_not_said_to_have_been_looked_at() -> None:
+    """`accelerate launch` on a machine without GPUs starts one process that is no rank."""
+    job = Job(launcher="accelerate launch train.py", exit_code=1)
+
+    said = text.render(replace(diagnosis_of(exit_code=1), job=job, recording=Recording(job, {})))
+
+    assert said == "the job failed with exit code 1, and no rank was recorded that could tell why\n"
+
+
 def test_no_finding_is_health_only_where_something_was_examined() -> None:
     examined = diagnosis_of(exit_code=0)
 
