@@ -55,7 +55,7 @@ def mark_of(item: pytest.Item) -> RankMark:
     allow = (allow,) if isinstance(allow, str) else allow
     is_list = isinstance(allow, list | tuple | set | frozenset) and all(isinstance(word, str) for word in allow)
     _require(is_list, f"allow={allow!r}", 'codes or slugs of findings, as in allow=("DD301",)')
-    _require_checks({word.strip().lower() for word in allow} - {"all"})
+    _require_checks({word for word in allow if word.strip().lower() != "all"})
     backend, join = given.get("backend", RankMark.backend), given.get("join", True)
     _require(backend in _BACKENDS, f"backend={backend!r}", " or ".join(f'"{one}"' for one in _BACKENDS))
     _require(isinstance(join, bool), f"join={join!r}", "True or False")

@@ -116,9 +116,11 @@ class TestResult:
             skipped = sorted(rank for one in self.reports for rank in one.ranks)
             others = sorted({*range(self.mark.nproc)} - {*skipped})
             lines.append(f"{named(skipped)} skipped the test, {named(others)} did not")
-        if self.late and self.unfinished:
-            lines.append(f"{named(self.unfinished)} did not end {self._when()}")
-        lines += [f"rank {rank} {_ended(self.ends.get(rank))} without a word" for rank in self.silent]
+        if self.late:
+            lines.append(f"{named(self.unfinished or range(self.mark.nproc))} did not end {self._when()}")
+        told = {rank for finding in self._leading() for rank in finding.ranks}
+        unsaid = [rank for rank in self.silent if rank not in told]
+        lines += [f"rank {rank} {_ended(self.ends.get(rank))} before its test was over" for rank in unsaid]
         return "\n".join(lines)
 
     @property

@@ -9,23 +9,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import pickle
 import re
+import reprlib
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from distdoctor.errors import WrongUse
 from distdoctor.recording.open import open_run
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.trace.layout import POINT_TO_POINT
+from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, ReduceOp
 
 if TYPE_CHECKING:
     from distdoctor.diagnosis.diagnosis import Diagnosis
-    from distdoctor.recording.recording import RankTrace
+    from distdoctor.recording.recording import Call, RankTrace, SourceLine
 
 _SHOWN = 3
 _PATIENCE = timedelta(seconds=30)
@@ -39,13 +44,14 @@ def assert_same_on_all_ranks(what: Any, *, group: Any = None) -> None:
 
     Shards are no copies: of a DTensor only what is replicated is compared.
     """
-    ranks, gathered = _gathered({name: _digest(value) for name, value in _parts(what).items()}, group)
-    names = list(dict.fromkeys(name for digests in gathered for name in digests))
-    different = {name: _camps([one.get(name, "missing") for one in gathered], ranks) for name in names}
-    different = {name: camps for name, camps in different.items() if len(camps) > 1}
-    if different:
-        lines = [f"{name}: {' != '.join(named(camp) for camp in camps)}" for name, camps in different.items()]
-        raise AssertionError(f"{len(different)} of {len(names)} differ between ranks\n" + _first(lines))
+    __tracebackhide__ = True
+    mine = {name: (_digest(value), _in_words(value)) for name, value in _parts(what).items()}
+    ranks, gathered = _gathered(mine, group)
+    names = list(dict.fromkeys(name for values in gathered for name in values))
+    held = {name: [values.get(name, ("", "missing")) for values in gathered] for name in names}
+    lines = [_difference(name, values, ranks) for name, values in held.items() if len({*values}) > 1]
+    if lines:
+        raise AssertionError(f"{len(lines)} of {len(names)} differ between ranks\n" + _first(lines))
 
 
 def assert_disjoint_samples(loader: Any, epochs: int = 2, *, padding: int | None = None, group: Any = None) -> None:
@@ -55,6 +61,7 @@ def assert_disjoint_samples(loader: Any, epochs: int = 2, *, padding: int | None
     Only indices are read of map-style data; the batches of an iterable data set are read, and told apart by their content. The
     loader, its sampler or its data set are told the epoch where they have a `set_epoch`.
     """
+    __tracebackhide__ = True
     for epoch in range(epochs):
         ranks, gathered = _gathered(_samples(loader, epoch), group)
         allowed = len(ranks) - 1 if padding is None else padding
@@ -65,17 +72,41 @@ def assert_disjoint_samples(loader: Any, epochs: int = 2, *, padding: int | None
             lines = [f"{sample}: {_by_whom(sample, gathered, ranks)}" for sample in repeated]
             raise AssertionError(
                 f"{len(repeated)} of {len(drawn)} samples were drawn more than once in epoch {epoch} "
-                f"({extra} repetitions, {allowed} allowed)\n" + _first(lines)
+                f"({extra} repetitions, {allowed} allowed)\n" + _first(lines, _not_divided(gathered))
             )
 
 
-@contextlib.contextmanager
-def assert_same_collectives() -> Iterator[None]:
+class _Block(contextlib.ContextDecorator):
+    """The two halves of a generator, around a block. Of what the second one raises, pytest shows the line of the `with`."""
+
+    def __init__(self, halves: Callable[[], Iterator[None]]) -> None:
+        self._halves = halves
+        self._entered: list[Iterator[None]] = []
+
+    def __enter__(self) -> None:
+        __tracebackhide__ = True
+        halves = self._halves()
+        next(halves)
+        self._entered.append(halves)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        __tracebackhide__ = True
+        halves = self._entered.pop()
+        if kind is None:
+            next(halves, None)
+
+
+def assert_same_collectives() -> contextlib.AbstractContextManager[None]:
     """`with assert_same_collectives(): ...`: inside, every rank calls the same collectives in the same order, by operation, type,
     shape, reduction and root; those that torch issues itself (DDP, FSDP) count as well.
 
     Needs the recording of `@pytest.mark.distdoctor` or `distdoctor run`. A difference at which the ranks hang is told by them.
     """
+    return _Block(_same_collectives)
+
+
+def _same_collectives() -> Iterator[None]:
+    __tracebackhide__ = True
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
@@ -97,12 +128,16 @@ def assert_same_collectives() -> Iterator[None]:
         _comes(store, f"read-{other}")
 
 
-@contextlib.contextmanager
-def assert_peak_memory(limit: int | str) -> Iterator[None]:
+def assert_peak_memory(limit: int | str) -> contextlib.AbstractContextManager[None]:
     """`with assert_peak_memory("200 MiB"): ...`: inside, this rank's memory grows by no more than this at its peak.
 
     Device memory as torch's allocator counts it where CUDA is in use, else the resident memory of the process.
     """
+    return _Block(partial(_peak_memory, limit))
+
+
+def _peak_memory(limit: int | str) -> Iterator[None]:
+    __tracebackhide__ = True
     allowed = _bytes(limit)
     begin, peak, what = _memory_meter()
     before = begin()
@@ -118,8 +153,9 @@ def assert_healthy(diagnosis: Diagnosis | Mapping[str, Any], ignore: Iterable[st
     Takes what the fixture `diagnose` and `distdoctor.diagnose` return. Notes are no illness.
     """
     __tracebackhide__ = True
-    accepted = {word.lower() for word in ignore}
-    require_known_checks("ignore", accepted)
+    words = {ignore} if isinstance(ignore, str) else {*ignore}
+    require_known_checks("ignore", words)
+    accepted = {word.strip().lower() for word in words}
     report = diagnosis if isinstance(diagnosis, Mapping) else _as_report(diagnosis)
     ill = [
         one
@@ -135,12 +171,13 @@ def assert_healthy(diagnosis: Diagnosis | Mapping[str, Any], ignore: Iterable[st
 
 
 def require_known_checks(argument: str, words: Collection[str]) -> None:
-    """WrongUse: one of these words for `argument`, in lower case, is neither the code nor the slug of an installed check."""
+    """WrongUse: one of these words for `argument` is neither the code nor the slug of an installed check."""
+    __tracebackhide__ = True
     from distdoctor import plugins
 
     checks = plugins.load().checks.values() if words else ()
     known = {word for one in checks for name in (one.code, one.slug, *one.formerly) for word in name.lower().split()}
-    unknown = sorted(set(words) - known)
+    unknown = sorted(word for word in words if word.strip().lower() not in known)
     if unknown:
         raise WrongUse(f"{argument}={unknown[0]!r}: there is no such check", way_out="`distdoctor rules` lists them.")
 
@@ -184,17 +221,50 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(pickle.dumps(value)).hexdigest()
 
 
-def _camps(values: list[str], ranks: list[int]) -> list[list[int]]:
-    """The ranks that have the same, the largest camp first."""
-    camps: dict[str, list[int]] = {}
+def _in_words(value: Any) -> str:
+    """`[2] float32 0.0, 1e-07`, `[4, 4] float32, norm 1.23`, or any other value in short."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(value, torch.Tensor):
+        return reprlib.repr(value)
+    words = f"{[*value.shape] or ''} {str(value.dtype).removeprefix('torch.')}".strip()
+    if isinstance(value, DTensor):
+        return f"{words} {value.placements}"
+    data = value.detach().cpu().flatten()
+    if data.numel() <= _SHOWN:
+        values = data.double() if data.is_floating_point() else data
+        return f"{words} {', '.join(f'{one:.9g}' if isinstance(one, float) else str(one) for one in values.tolist())}".strip()
+    norm = torch.linalg.vector_norm(data.to(torch.complex128 if data.is_complex() else torch.float64))
+    return f"{words}, norm {norm.item():.9g}"
+
+
+def _difference(name: str, values: list[tuple[str, str]], ranks: list[int]) -> str:
+    """`0.bias: [1] float32 0.0 on rank 0, [1] float32 1e-07 on rank 1`, the largest camp first. `values`: digest, in words."""
+    camps: dict[tuple[str, str], list[int]] = {}
     for rank, value in zip(ranks, values, strict=True):
         camps.setdefault(value, []).append(rank)
-    return sorted(camps.values(), key=lambda camp: -len(camp))
+    largest_first = sorted(camps.items(), key=lambda camp: -len(camp[1]))
+    if len({words for _, words in camps}) == 1:
+        return f"{name}: other bits on {', on '.join(named(camp) for _, camp in largest_first)} ({values[0][1]})"
+    told = [f"{words} on {named(camp)}" for (_, words), camp in largest_first]
+    return f"{name}: {', '.join(told[:_SHOWN])}" + (f", and {len(told) - _SHOWN} more" if len(told) > _SHOWN else "")
 
 
-def _first(lines: list[str]) -> str:
+def _not_divided(gathered: list[Any]) -> list[str]:
+    """What to do where every rank has drawn all that the others have."""
+    drawn = [Counter(samples) for samples in gathered]
+    if len(drawn) < 2 or any(one != drawn[0] for one in drawn):
+        return []
+    return [
+        "Every rank drew the same samples: give the loader a DistributedSampler, or let an iterable data set yield each "
+        "rank's share."
+    ]
+
+
+def _first(lines: list[str], last: Iterable[str] = ()) -> str:
     more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return "\n".join([*lines[:_SHOWN], *more])
+    return "\n".join([*lines[:_SHOWN], *more, *last])
 
 
 def _samples(loader: Any, epoch: int) -> list[Any]:
@@ -224,8 +294,14 @@ def _rows(batch: Any) -> list[str]:
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim()]
     count = min((len(tensor) for tensor in tensors), default=0)
     if not count:
-        return [_digest(leaf)[:12] for leaf in leaves]
-    return [hashlib.sha256("".join(_digest(t[n]) for t in tensors).encode()).hexdigest()[:12] for n in range(count)]
+        return [f"{reprlib.repr(leaf)} ({_digest(leaf)[:12]})" for leaf in leaves]
+    return [_row([tensor[n] for tensor in tensors]) for n in range(count)]
+
+
+def _row(tensors: list[Any]) -> str:
+    """`[3] int64 4, 5, 6 (500c96b37900)`: the first tensor of a sample, and a digest of all of them."""
+    digest = hashlib.sha256("".join(map(_digest, tensors)).encode()).hexdigest()[:12]
+    return f"{_in_words(tensors[0])} ({digest})"
 
 
 def _by_whom(sample: Any, gathered: list[Any], ranks: list[int]) -> str:
@@ -258,12 +334,27 @@ def _calls(of_rank: int | None = None) -> list[list[str]]:
     return [
         [
             call.group,
-            f"{call.op.word} {call.shape} {call.dtype} {call.reduce_op.name.lower()} root {call.root}",
-            str(call.site),
+            _signature(call),
+            _place(call.site),
         ]
         for call in calls
         if call.op not in POINT_TO_POINT
     ]
+
+
+def _signature(call: Call) -> str:
+    """What the ranks of a group have to agree on: `all_reduce [3] float32 sum`."""
+    parts = [call.op.word, str(call.shape), str(call.dtype)]
+    if call.reduce_op not in (ReduceOp.NONE, ReduceOp.UNSEEN):
+        parts.append(call.reduce_op.name.lower())
+    if call.op in ROOTED and call.root >= 0:
+        parts.append(f"root {call.root}")
+    return " ".join(filter(None, parts))
+
+
+def _place(site: SourceLine) -> str:
+    """`tests/test_step.py:41 test_step`, relative to the current folder where it lies below."""
+    return str(replace(site, path=site.path.removeprefix(f"{os.getcwd()}{os.sep}")))
 
 
 def _recorded() -> Mapping[int, RankTrace]:

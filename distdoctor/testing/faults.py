@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,17 @@ class Fault:
         if self.action in _ON_PARAMETERS and self.at != "step":
             raise WrongUse(f"{self.action} needs parameters, and {self.at} has none", way_out='Leave at="step".')
 
+        if self.rank < 0 or self.number < 1:
+            raise WrongUse(
+                f"no fault happens at call {self.number} of rank {self.rank}",
+                way_out="Ranks count from 0, calls from 1.",
+            )
+
+    @property
+    def was_due(self) -> bool:
+        """Whether this process has come to the call before which it happens."""
+        return len(self._calls) >= self.number
+
     def is_due(self, rank: int) -> bool:
         self._calls.append(1)
         return rank == self.rank and len(self._calls) == self.number
@@ -73,12 +85,30 @@ def _change(optimizer: Any, action: str) -> None:
 
 @contextlib.contextmanager
 def planted(fault: Fault) -> Iterator[Fault]:
-    """The fault happens inside this block, in its rank."""
+    """The fault happens inside this block, in its rank; that rank is warned where it has not.
+
+    WrongUse: there is no such rank, or no such function.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized() and fault.rank >= dist.get_world_size():
+        raise WrongUse(
+            f"there is no rank {fault.rank} for the fault {fault.action}",
+            way_out=f"Ranks 0-{dist.get_world_size() - 1} run.",
+        )
+    rank = dist.get_rank() if dist.is_initialized() else -1
     take_out = _at_steps(fault) if fault.at == "step" else _at_calls(fault)
     try:
         yield fault
     finally:
         take_out()
+    if rank == fault.rank and not fault.was_due:
+        what = "an optimizer" if fault.at == "step" else f"torch.distributed.{fault.at}"
+        warnings.warn(
+            f"the fault {fault.action} did not happen: rank {rank} has called {what} {len(fault._calls)} times, "
+            f"and it was to happen at number {fault.number}",
+            stacklevel=2,
+        )
 
 
 def _at_steps(fault: Fault) -> Callable[[], None]:

@@ -391,10 +391,10 @@ def test_an_unexpected_success_accuses_no_line(session: Session) -> None:
         ("test_failed_group_without_ranks", "the fixture dist needs @pytest.mark.distdoctor"),
         ("test_failed_async_unittest", "is an async function, and ranks run no event loop"),
         ("test_failed_unittest_in_several", "which pytest runs once and not for several numbers of ranks"),
-        ("test_failed_unknown_check", "allow='dd999': there is no such check. `distdoctor rules` lists them."),
+        ("test_failed_unknown_check", "allow='DD999': there is no such check. `distdoctor rules` lists them."),
         ("test_failed_skipped_by_one", "rank 1 skipped the test, rank 0 did not\n_ _"),
         ("test_failed_unknown_fault", "There are raise, exit,"),
-        ("test_failed_without_a_word", "rank 1 ended with exit code 7 without a word"),
+        ("test_failed_without_a_word", "DD110 rank 1: ended with exit code 7"),
         ("test_failed_xpass", "[XPASS(strict)]"),
     ],
 )
