@@ -17,8 +17,16 @@ PANEL = "Reference training (with --strategy); --no-NAME turns an option off"
 
 def training_options() -> list[click.Option]:
     """What every strategy understands."""
-    model = _shown("--model", "NAME", "mlp, convnet, ... or your own package.module:factory.")
-    data = _shown("--data", "NAME[:PATH]", "digits, mnist:PATH, ... or your own package.module:factory.")
+    model = _shown(
+        "--model",
+        "NAME",
+        "mlp, convnet, ... or your own package.module:f; f(shapes) or f() returns a torch.nn.Module.",
+    )
+    data = _shown(
+        "--data",
+        "NAME[:PATH]",
+        "digits, mnist:PATH, ... or your own package.module:f; f() returns (training set, test set).",
+    )
     return [model, data, *(option_of(option, PANEL) for option in COMMON_OPTIONS)]
 
 

@@ -154,7 +154,7 @@ def traced(request: TrainingRequest, world_size: int, *, device: str = "cpu", ra
         reason = str(error).strip().partition("\n")[0]
         raise CouldNotLook(
             f"{request.strategy} with {request.model} cannot be predicted: {type(error).__name__}: {reason}",
-            way_out="Measure it: `distdoctor run` with the strategy, on a small batch.",
+            way_out="If the model does not fit the data, give its own by --data; else measure it by `distdoctor run`.",
         ) from error
 
 
