@@ -102,6 +102,16 @@ def test_gradients_that_pile_up_are_found() -> None:
     assert finding.places[0].site.line == jobs.line("# onto the old ones")
 
 
+def test_gradients_of_a_rank_that_is_alone_pile_up_too() -> None:
+    recording, _ = jobs.watched(jobs.never_zeroed_alone, ranks=1, deep=False)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD212", (0,), CERTAIN)
+    assert finding.evidence["steps"] == [2, 3, 4, 5, 6]
+
+    recording, _ = jobs.watched(jobs.never_zeroed_alone, ranks=1, deep=False, fading=True)
+    assert found(recording) == []
+
+
 def test_gradients_of_shards_that_pile_up_are_found() -> None:
     recording, _ = jobs.watched(jobs.never_zeroed_shards)
     finding = only(recording)

@@ -397,6 +397,17 @@ def never_zeroed(rank: int, world_size: int) -> None:
         optimizer.step()
 
 
+def never_zeroed_alone(rank: int, world_size: int, fading: bool = False) -> None:
+    model, batches = Net(), Batches(rank)
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        for parameter in model.parameters() if fading else ():
+            parameter.grad.mul_(0.9)
+
+
 def never_zeroed_shards(rank: int, world_size: int) -> None:
     """Tensor parallel: no parameter lies whole on a rank."""
     from torch.distributed.device_mesh import init_device_mesh

@@ -41,7 +41,7 @@ from distdoctor.probe.gradients.sampled_step import GroupDigests, SampledStep
 from distdoctor.probe.gradients.scalers import Scalers
 from distdoctor.probe.gradients.tracked import Tracked
 from distdoctor.probe.gradients.wrapped import WrapperWatch
-from distdoctor.probe.gradients.zero_grad import Zeroing
+from distdoctor.probe.gradients.zero_grad import LOOKS, Zeroing
 from distdoctor.probe.tensors.digests import Reading, finished_all, kinds_of, norms_of
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import DigestFlag, UpdateFlag, digest_of, extend
@@ -133,6 +133,8 @@ class GradientsStream:
         if tracked.looking:
             self._look_at_gradients(optimizer, tracked)
             tracked.spent += time.thread_time() - began
+        elif tracked.step <= LOOKS and self._is_alone and not _is_traced():
+            self._look_whether_zeroed(optimizer, tracked)
         if tracked.spots is not None:
             tracked.spots.write_later(partial(_held, optimizer), tracked.step)
 
@@ -199,12 +201,15 @@ class GradientsStream:
 
     def _may_look(self) -> bool:
         """Not while somebody watches every operation (fake tensors, FLOP counters) or records a CUDA graph."""
-        if torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling():
+        if _is_traced() or self._is_alone:
             return False
-        if not self.context.deep and self._world_size() < 2:
-            return False  # nobody to compare with
         in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return not (in_use and torch.cuda.is_current_stream_capturing())
+
+    @property
+    def _is_alone(self) -> bool:
+        """Nobody is there to compare with, and nobody has asked for depth."""
+        return not self.context.deep and self._world_size() < 2
 
     def _world_size(self) -> int:
         if torch.distributed.is_initialized():
@@ -254,6 +259,13 @@ class GradientsStream:
             tracked.spots = SampledElements(
                 self.context, inventory, parameters, wanted, accumulated=tracked.accumulated
             )
+        tracked.spots.write(parameters, tracked.step)
+
+    def _look_whether_zeroed(self, optimizer: Optimizer, tracked: Tracked) -> None:
+        """Of a rank that is alone: elements of one gradient, which tell whether gradients pile up; nothing of them is written."""
+        parameters = _held(optimizer)
+        if tracked.spots is None:
+            tracked.spots = SampledElements(self.context, Inventory((), (), ()), parameters, wanted=lambda: False)
         tracked.spots.write(parameters, tracked.step)
 
     def _look_after(self, optimizer: Optimizer, tracked: Tracked) -> None:
@@ -346,7 +358,9 @@ class GradientsStream:
         totals = (self.context.backwards, self.wrappers.synced, self.wrappers.unsynced)
         changes = tuple(now - then for now, then in zip(totals, tracked.counted, strict=True))
         seen = (*changes, self.scalers.scale, self.scalers.skipped)
-        if seen == tracked.written and not (tracked.spots is not None and tracked.spots.takes_later):
+        piles_up = bool(tracked.piled) and tracked.step <= LOOKS and self._is_alone
+        sampled = tracked.spots is not None and tracked.spots.takes_later
+        if seen == tracked.written and not piles_up and not sampled:
             tracked.counted, tracked.zeroed = totals, self.zeroing.calls(optimizer)
             tracked.forget_backwards()
             self.backwards.mean_loss()
@@ -424,6 +438,11 @@ class GradientsStream:
     def _update(self, tracked: Tracked, inventory: Inventory, step: int, fields: dict[str, Any], agree: int) -> None:
         known = {"norm": -1.0, "loss": math.nan, "tensors": len(inventory.entries), **fields}
         self.trace.updates.write(step=step, agree=agree, optimizer=tracked.number, **known)
+
+
+def _is_traced() -> bool:
+    """Whether somebody watches every operation (fake tensors, FLOP counters) or compiles."""
+    return bool(torch._C._len_torch_dispatch_stack()) or torch.compiler.is_compiling()
 
 
 def _wants_the_next(tracked: Tracked) -> bool:
