@@ -1,9 +1,14 @@
 """DeepSpeed's tests of distributed functions, with the mark instead of a pool of processes per test: a pytest plugin, loaded by
-`-p moved_deepspeed` in a checkout's folder `tests`; no test is edited. `moved_suites.py` runs it; needs the package deepspeed."""
+`-p moved_deepspeed` in a checkout's folder `tests`; no test is edited. `moved_suites.py` runs it; needs the package deepspeed.
+
+What the ranks would compile within the limit of a test is compiled before the first one, which takes minutes the first time.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -11,7 +16,16 @@ from typing import Any
 import pytest
 
 OWN = os.environ.get("HARNESS") == "own"
-
+os.environ.setdefault(
+    "LOCAL_SIZE", "4"
+)  # its accelerator "cpu" counts NUMA nodes otherwise, and its harness skips for lack of them
+BUILD = """
+from deepspeed.accelerator import get_accelerator
+for name in ("ShareMemCommBuilder", "FusedAdamBuilder"):
+    builder = get_accelerator().create_op_builder(name)
+    if builder is not None and builder.is_compatible():
+        builder.load()
+"""
 
 _moved: set[Any] = set()
 
@@ -35,6 +49,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     session.config.option.durations_min = 0.005
     for cls in _moved:
         cls.is_dist_test = False  # its conftest would start a pool
+    if _moved:
+        subprocess.run([sys.executable, "-c", BUILD], stdout=subprocess.DEVNULL, check=True)
 
 
 @pytest.fixture

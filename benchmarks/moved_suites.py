@@ -47,7 +47,7 @@ def main() -> None:
     for outcome, number, _ in OUTCOME.findall(output):
         counts[outcome.lower()] += int(number or 1)
     print("by the mark:", dict(counts))
-    print("\n".join(line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))))
+    print("\n".join(line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))))
     passed = {node for outcome, _, node in OUTCOME.findall(output) if outcome == "PASSED"}
     took = seconds_of(output, passed)
     print(f"{len(took)} calls took {sum(took.values()):.1f} s by the mark")
