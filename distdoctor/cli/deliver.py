@@ -65,10 +65,11 @@ def rendered(
         from distdoctor.report import text
 
         return text.render(diagnosis, base=os.getcwd(), known=known, width=width)
-    if form == "sarif" and not (plugins and form in plugins.reports):
-        from distdoctor.report import sarif
+    if form in ("sarif", "markdown") and not (plugins and form in plugins.reports):
+        from distdoctor.report import markdown, sarif
 
-        return sarif.render(diagnosis, base=os.getcwd())
+        in_folder = sarif.render if form == "sarif" else markdown.render
+        return in_folder(diagnosis, base=os.getcwd())
     render: Callable[[Diagnosis], str] | None = plugins.reports.get(form) if plugins else None
     if render is None and form in REPORTERS:
         render = importlib.import_module(REPORTERS[form]).render
@@ -85,7 +86,7 @@ def step_summary(diagnosis: Diagnosis) -> None:
 
     try:
         with open(where, "a", encoding="utf-8", errors="backslashreplace") as page:
-            page.write(markdown.render(diagnosis) + "\n")
+            page.write(markdown.render(diagnosis, base=os.getcwd()) + "\n")
     except OSError as trouble:
         remark(f"GITHUB_STEP_SUMMARY cannot be written: {trouble.strerror}")
 
@@ -207,7 +208,7 @@ def without_accepted(diagnosis: Diagnosis, baseline: Path | None) -> Diagnosis:
     from dataclasses import replace
 
     accepted = accepted_by(baseline)
-    known = [f for f in diagnosis.findings if _identity(f.code, f.place.path, f.place.function) in accepted]
+    known = [finding for finding in diagnosis.findings if is_accepted(finding, accepted)]
     kept = tuple(finding for finding in diagnosis.findings if finding not in known)
     return replace(diagnosis, findings=kept, suppressed=(*diagnosis.suppressed, *known)) if known else diagnosis
 
@@ -230,6 +231,11 @@ def accepted_by(baseline: Path | None) -> frozenset[tuple[str, str, str]]:
             f"--baseline {baseline} is no report of distdoctor",
             way_out="Make one: `distdoctor report -o baseline.json`.",
         ) from None
+
+
+def is_accepted(finding: Finding, accepted: Collection[tuple[str, str, str]]) -> bool:
+    """Whether it is one of those that `accepted_by` gave."""
+    return _identity(finding.code, finding.place.path, finding.place.function) in accepted
 
 
 def _identity(code: str, path: str | None, function: str | None) -> tuple[str, str, str]:

@@ -16,7 +16,7 @@ from distdoctor.cli import deliver, fire_drills
 from distdoctor.cli.deliver import notice, remark
 from distdoctor.cli.live_view import LiveView
 from distdoctor.cli.loudness import quiet
-from distdoctor.cli.notifying import Notifier
+from distdoctor.cli.notifying import Notifier, Tell
 from distdoctor.cli.references import try_factories_of
 from distdoctor.cli.settings import Settings, load, load_plugins
 from distdoctor.cli.torchrun_options import torchrun_arguments
@@ -84,7 +84,7 @@ def execute(
         hang_after=settings.hang_after,
         probe=recorded,
         ignored=frozenset(settings.ignore),
-        tell=command_line.notifier.beside(_tell, folder),
+        tell=_but_accepted(command_line.notifier.beside(_tell, folder), values["baseline"]),
         notice=notice,
         closer=lambda: _with_stacks(folder),
         lines=lambda: _lines(folder),
@@ -437,6 +437,17 @@ def _tell(finding: Finding, diagnosis: Diagnosis) -> None:
     block = block_of(finding, diagnosis, os.getcwd(), deliver.width_of(sys.stderr))
     deliver.show("\n".join(block) + "\n", sys.stderr)
     _shown_live.append(finding)
+
+
+def _but_accepted(tell: Tell, baseline: Path | None) -> Tell:
+    """`tell`, but for what `--baseline` accepts: it is counted at the end, and nothing to be told of while the job runs."""
+    accepted = deliver.accepted_by(baseline)
+
+    def told(finding: Finding, diagnosis: Diagnosis) -> None:
+        if not deliver.is_accepted(finding, accepted):
+            tell(finding, diagnosis)
+
+    return told if accepted else tell
 
 
 def _report_or_say(

@@ -69,6 +69,7 @@ def _said_live(folder: Path, attempt: int) -> str:
     return f"{findings[0].code}: {sentence(findings[0])}" if findings else ""
 
 
+MOST_WORDS = 80  # of what came of a run
 KEPT = 10  # of the newest, where nobody says how many
 
 
@@ -113,12 +114,30 @@ def _lines(found: list[Run]) -> list[str]:
     if not found:
         return ["no run was recorded here (`distdoctor run train.py` records one)"]
     rows = [
-        (run.folder.name, run.began, str(run.ranks), _size(run.size), "still runs" if run.running else run.words[:80])
+        (
+            run.folder.name,
+            run.began,
+            str(run.ranks),
+            _size(run.size),
+            "still runs" if run.running else _short(run.words),
+        )
         for run in found
     ]
     total = _size(sum(run.size for run in found))
-    lines = aligned([HEAD, *(tuple(map(printable, row)) for row in rows)])
+    widest = max(
+        len(HEAD[0]), *(len(printable(name)) for name, *_ in rows)
+    )  # to the left: it begins with a digit, and is a name
+    lines = aligned(
+        [
+            tuple(one.ljust(widest) if not at else one for at, one in enumerate(map(printable, row)))
+            for row in (HEAD, *rows)
+        ]
+    )
     return [*lines, f"{_counted(len(found))}, {total}; `distdoctor runs --prune --keep N` keeps the newest N"]
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 1]}…"
 
 
 def _counted(number: int) -> str:

@@ -18,25 +18,26 @@ _REFERENCE = re.compile(r"([@#])(?=[\w\\])")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")
 
 
-def render(diagnosis: Diagnosis) -> str:
-    """The verdict, a table of the findings, and the first ones as the terminal shows them."""
+def render(diagnosis: Diagnosis, *, base: str = "") -> str:
+    """The verdict, a table of the findings, and the first ones as the terminal shows them; files below the folder `base` by their
+    paths in it."""
     found = diagnosis.findings
     lines = [f"## distdoctor: {_plain(summary(diagnosis) if found else verdict(diagnosis))}", ""]
     if found:
         lines += ["| code | severity | ranks | line | finding |", "|---|---|---|---|---|"]
-        lines += [_row(finding) for finding in found[:MOST_FINDINGS]]
+        lines += [_row(finding, base) for finding in found[:MOST_FINDINGS]]
         lines += [f"\nand {len(found) - MOST_FINDINGS} more"] if len(found) > MOST_FINDINGS else []
         lines += [""]
     for finding in found[:MOST_DETAILS]:
-        lines += [*_fenced(block_of(finding, diagnosis)), ""]
+        lines += [*_fenced(block_of(finding, diagnosis, base)), ""]
     if gap(diagnosis):
         lines += [f"Not everything was seen: {_plain(gap(diagnosis))}.", ""]
     return "\n".join(lines)
 
 
-def _row(finding: Finding) -> str:
+def _row(finding: Finding, base: str) -> str:
     ranks = finding.ranks_named if finding.ranks else ""
-    place = shown(finding.place) if finding.place else ""
+    place = shown(finding.place, base) if finding.place else ""
     severity = (finding.severity or NOTE).word
     cells = (f"{finding.code} {finding.slug}", severity, ranks, place, f"{finding.title} ({finding.sureness})")
     return f"| {' | '.join(map(_plain, cells))} |"

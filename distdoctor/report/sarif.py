@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from distdoctor.report.verdict import gap, verdict
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "SRCROOT"
+CONTEXT = 2  # lines on either side
 LEVELS = {ERROR: "error", WARNING: "warning", NOTE: "note"}
 
 
@@ -108,14 +109,22 @@ def _uri(path: str) -> str:
     return ("file://" if path.startswith("/") else "") + quote(raw)
 
 
+def _region(lines: Sequence[str], first: int, last: int) -> dict[str, Any]:
+    """Lines of a file by their numbers, the last one included, with their text."""
+    region: dict[str, Any] = {"startLine": first, "snippet": {"text": "\n".join(lines[first - 1 : last])}}
+    return {**region, "endLine": last} if last > first else region
+
+
 def _location(site: SourceLine, base: str, sources: Mapping[str, str], words: str = "") -> dict[str, Any]:
     below = base.rstrip("/") + "/"
     artifact = {"uri": _uri(site.path)}
     if base and site.path.startswith(below):
         artifact = {"uri": _uri(site.path.removeprefix(below)), "uriBaseId": ROOT}
-    region: dict[str, Any] = {"startLine": max(site.line, 1)}
+    physical: dict[str, Any] = {"artifactLocation": artifact, "region": {"startLine": max(site.line, 1)}}
     lines = sources.get(site.path, "").splitlines()
     if 0 < site.line <= len(lines):
-        region["snippet"] = {"text": lines[site.line - 1]}
-    physical = {"artifactLocation": artifact, "region": region}
+        physical["region"] = _region(lines, site.line, site.line)
+        if len(lines) > 1:  # around the line, for readers who do not have the file; it has to be more than the line
+            around = max(1, site.line - CONTEXT), min(len(lines), site.line + CONTEXT)
+            physical["contextRegion"] = _region(lines, *around)
     return {"physicalLocation": physical, **({"message": {"text": words}} if words else {})}

@@ -52,6 +52,7 @@ def test_runs_are_listed_with_their_verdict_and_pruned(
     assert "DD801" in by_name.out
     assert "DD801" in listed.out
     assert "2026-01-01 12:00" in listed.out
+    assert [line[:4] for line in listed.out.splitlines()[:3]] == ["run ", "2026", "2026"]  # names, to the left
     assert "1 run removed" in pruned.err
     assert len(list((tmp_path / ".distdoctor" / "runs").iterdir())) == 1
 
@@ -128,6 +129,18 @@ def test_what_a_baseline_holds_is_accepted(say: Say, tmp_path: Path, tmp_path_fa
     assert not [line for line in after.out.splitlines() if line.startswith("DD")]
     assert "suppressed: " in after.out
     assert say("examine", ill, "--baseline", ill / "request.json").code == 2
+
+
+@pytest.mark.job
+def test_what_a_baseline_holds_is_not_told_while_the_job_runs_either(say: Say, tmp_path: Path) -> None:
+    drill = ("run", "--strategy", "ddp", "--nproc", 2, "--fire-drill", "missing-set-epoch", "--fail-on", "warning")
+
+    before = say(*drill, "-o", tmp_path / "baseline.json")
+    after = say(*drill, "--baseline", tmp_path / "baseline.json")
+
+    assert (before.code, after.code) == (1, 0)
+    assert "DD301 warning" in before.err  # while it ran: the report went to the file
+    assert "DD301 warning" not in after.out + after.err
 
 
 def test_a_misspelt_slug_gets_a_guess_and_a_code_none(say: Say) -> None:

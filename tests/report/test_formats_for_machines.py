@@ -181,6 +181,27 @@ def test_markdown_has_a_table_of_findings_and_the_first_ones_in_full() -> None:
     assert lines[8].startswith("DD101 error  rank 1")
 
 
+def test_markdown_and_sarif_name_files_by_their_paths_in_the_folder() -> None:
+    page, run = (
+        markdown.render(DIAGNOSIS, base="/home/me"),
+        json.loads(sarif.render(DIAGNOSIS, base="/home/me"))["runs"][0],
+    )
+
+    assert "| rank 1 | my train.py:57 save |" in page
+    assert "/home/me" not in page
+    artifact = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert artifact == {"uri": "my%20train.py", "uriBaseId": "SRCROOT"}
+
+
+def test_sarif_shows_the_line_and_those_around_it() -> None:
+    run = json.loads(sarif.render(diagnosis_of("DD401")))["runs"][0]
+
+    place = run["results"][0]["locations"][0]["physicalLocation"]
+    assert place["region"] == {"startLine": 4, "snippet": {"text": "        total += loss"}}
+    assert (place["contextRegion"]["startLine"], place["contextRegion"]["endLine"]) == (2, 5)
+    assert place["contextRegion"]["snippet"]["text"].splitlines()[2] == "        total += loss"
+
+
 def test_in_markdown_hostile_names_are_neither_markup_nor_the_end_of_a_block() -> None:
     evil = "```\n<script>alert(1)</script> @everyone all_reduce #128 | ![x](http://x)"
     hostile = replace(DIAGNOSIS, findings=(replace(FINDING, title=evil, why=evil, place=SourceLine(evil, 1, evil)),))

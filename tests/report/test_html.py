@@ -18,6 +18,7 @@ from distdoctor.diagnosis.finding import Prescription
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.report import html
 from distdoctor.report.pictures import gallery
+from distdoctor.report.pictures.drawing import cut, cut_front
 from distdoctor.report.pictures.gallery import pictures
 from distdoctor.report.pictures.samples import coverage
 from distdoctor.testing import recording
@@ -111,6 +112,37 @@ def test_hostile_names_stay_text() -> None:
     assert HOSTILE not in page
     assert "<script" not in page
     assert Page(page).open == []
+
+
+def test_memory_is_drawn_without_the_libraries_and_with_what_remedies_would_take_off() -> None:
+    (on_host, *_), _ = pictures(sick("DD405"))
+    (on_device, *_), _ = pictures(sick("DD407"))
+
+    assert "400 MiB of it libraries and data from before training, not drawn here" in on_host.caption
+    assert [words for _, words in on_host.legend][:1] == ["parameters"]
+    assert "fully_shard over 2 ranks: about 3.91 GiB" in str(on_device.svg)
+    assert on_device.table.notes == (
+        "fully-shard, rank 0: fully_shard over 2 ranks: about 3.91 GiB (of parameters, gradients, optimizer state)",
+    )
+
+
+def test_all_sides_of_different_calls_have_not_come_back() -> None:
+    """DistributedDataParallel's all_reduce is asynchronous: it has returned to its caller, and is not over."""
+    script = recording(ranks=3)
+    script.collective("all_reduce", [1], site="train.py:7 metric").step()
+    script.collective("all_reduce", [676], site="train.py:28 train", asynchronous=True, only=(0, 1)).wait(only=(0, 1))
+    script.collective("barrier", site="train.py:14 evaluate", only=2)
+    (first, *_), _ = pictures(fresh_diagnosis_of(script.live(silent_for=12)))
+
+    assert [row[-1].split(", since")[0] for row in first.table.cells] == [
+        "all_reduce [676] train.py:28 (open)",
+        "barrier train.py:14 (open)",
+    ]
+
+
+def test_what_cannot_be_printed_is_measured_as_it_is_shown() -> None:
+    assert cut("\x1b\x1b\x1b", 8) == "\\x1b\\x1…"
+    assert cut_front("layer\u202e.bias", 8) == "…2e.bias"
 
 
 def of_a_thousand(few: Recording) -> Recording:

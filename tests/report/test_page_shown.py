@@ -27,7 +27,7 @@ IS_CUT = """JSON.stringify([...document.querySelectorAll("main *, header *")].fi
   .map(one => one.outerHTML.slice(0, 80)))"""
 HIDDEN_EVIDENCE = """[...document.querySelectorAll(".finding details")].filter(one => one.offsetHeight < 40).length"""
 CLOSED_TABLES = """[...document.querySelectorAll(".picture-table")].filter(one => one.offsetHeight).length"""
-STOPS = """[...document.querySelectorAll("a[href], summary, .scroll, input:checked")]
+STOPS = """[...document.querySelectorAll("a[href], summary, [tabindex], input:checked")]
   .filter(one => one.checkVisibility({contentVisibilityAuto: true})).length"""
 STANDS_OUT = """(one => one === document.body ? "" : one.outerHTML.slice(0, 60) + "|"
   + (getComputedStyle(one).outlineStyle != "none" || one.matches(".skip") || (one.matches(".views input")

@@ -11,9 +11,9 @@ from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import GroupCalls, Track
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Call, Recording
 from distdoctor.report.pictures import call_times
-from distdoctor.report.pictures.drawing import LETTER, ROW, Picture, Sheet, View, colour, cut
+from distdoctor.report.pictures.drawing import LETTER, ROW, Picture, Sheet, View, colour, cut, cut_front
 from distdoctor.report.table import Table
 
 BEFORE, AFTER = 5, 4
@@ -39,10 +39,7 @@ def picture(recording: Recording) -> Picture | None:
         return None
     group, number = chosen
     numbers = range(max(1, number - BEFORE), number + AFTER + 1)
-    waiting = frozenset(
-        (call.rank, call.number) for wait in verdict.waits if wait.group is group for call in wait.calls
-    )
-    calls = call_times.issued(group, numbers, waiting)
+    calls = call_times.issued(group, numbers, _waited_in(verdict, group))
     rows: dict[tuple[_Cell, ...], list[int]] = {}
     for rank, own in calls.items():
         rows.setdefault(tuple(_cell(group.tracks[rank], n, own.get(n)) for n in numbers), []).append(rank)
@@ -64,6 +61,20 @@ def picture(recording: Recording) -> Picture | None:
         (View("by number", by_number), View("by time", by_time)),
         "Order",
     )
+
+
+def _waited_in(verdict: Verdict, group: GroupCalls) -> frozenset[tuple[int, int]]:
+    """Rank and number of the calls of a group that somebody waits in. Where the ranks called different operations, those of all
+    sides that issued nothing after it: an asynchronous one has returned to its caller, and is not over."""
+    waits = [wait for wait in verdict.waits if wait.group is group]
+    calls = {(call.rank, call.number) for wait in waits for call in wait.calls}
+    sides = (variant for wait in waits if wait.broken is not None for variant in wait.broken.variants)
+    last = {(call.rank, call.number) for side in sides for call in side.calls if _is_last(group, call)}
+    return frozenset(calls | last)
+
+
+def _is_last(group: GroupCalls, call: Call) -> bool:
+    return call.rank in group.tracks and group.tracks[call.rank].count == call.number
 
 
 def _on_time(verdict: Verdict) -> str:
@@ -154,7 +165,7 @@ def _draw_cell(
     sheet.rect(x, top, CELL - 4, height - 4, f"soft {kinds[cell.words.partition(' ')[0]]}{state}", words)
     letters = int((CELL - 12) / LETTER)
     sheet.text(x + 5, top + 15, cut(cell.words, letters))
-    sheet.text(x + 5, top + 30, cell.site if len(cell.site) <= letters else f"…{cell.site[1 - letters :]}", "quiet")
+    sheet.text(x + 5, top + 30, cut_front(cell.site, letters), "quiet")
 
 
 def _name(ranks: list[int]) -> str:

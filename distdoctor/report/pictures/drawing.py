@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from distdoctor.report.printable import one_line
 from distdoctor.report.table import Table
 
 COLOURS = 8
@@ -107,8 +108,15 @@ def colour(number: int) -> str:
 
 
 def cut(words: str, letters: int) -> str:
-    """At most so many letters."""
+    """At most so many letters, as the page shows them: what cannot be printed takes several."""
+    words = one_line(words)
     return words if len(words) <= letters else f"{words[: max(letters - 1, 1)]}…"
+
+
+def cut_front(words: str, letters: int) -> str:
+    """The same, of words whose end says most: a path, the name of a layer."""
+    words = one_line(words)
+    return words if len(words) <= letters else f"…{words[-max(letters - 1, 1) :]}"
 
 
 def ticks(most: float, count: int = 4) -> list[float]:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from distdoctor.diagnosis.check import NotSeen
 from distdoctor.diagnosis.derived import derived
+from distdoctor.diagnosis.memory.budget import Relief, savings
 from distdoctor.diagnosis.memory.memory import Memory, RankMemory, mib
 from distdoctor.diagnosis.rank_groups import variants_of_sets
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
@@ -16,7 +17,8 @@ from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
-from distdoctor.report.pictures.drawing import LETTER, MOST_VIEWS, Picture, Sheet, View, colour, cut, ticks
+from distdoctor.report.pictures.drawing import LETTER, MOST_VIEWS, Picture, Sheet, View, colour, cut, cut_front, ticks
+from distdoctor.report.printable import one_line
 from distdoctor.report.table import Table
 
 WIDE, HIGH, LEFT = 640.0, 170.0, 74.0
@@ -24,6 +26,8 @@ MOST_DOTS = 100  # of a line: with more it is one
 MOSTLY = 0.8
 MOST_LAYERS, MOST_SINGLE, MOST_COLUMNS = 30, 16, 32
 MOST_MARKS = 4000  # of all maps together: a page stays small
+TAKEN_OFF = "k5"  # no category has that colour
+WORTH_IT = 0.01  # of what is drawn: less is no remedy
 HELD = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state", "buffers": "buffers"}
 Point = tuple[float, float]
 
@@ -199,14 +203,14 @@ def _map_of(
     step: int, layers: Sequence[Sequence[str]], columns: Sequence[Sequence[int]], variants: dict[str, Parted]
 ) -> View:
     """Layers from top to bottom, ranks from left to right, at one step."""
-    names = [_named(one) for one in layers]
+    names = [one_line(_named(one)) for one in layers]
     heads = [cut(named(column), 16) if len(column) > 1 else str(column[0]) for column in columns]
     words = f"step {step}" if step else "the start"
     left = min(44, max(map(len, names))) * LETTER + 12
     cell = max(22.0, max(map(len, heads)) * LETTER + 8)
     sheet = Sheet(left + max(cell * len(columns), 60) + 10, 30 + 17 * len(layers), f"layers by rank at {words}")
     for line, name in enumerate(names):
-        sheet.text(0, 40 + 17 * line, name if len(name) <= 44 else f"…{name[-43:]}")
+        sheet.text(0, 40 + 17 * line, cut_front(name, 44))
     for number, column in enumerate(columns):
         x = left + cell * number
         sheet.text(x + cell / 2, 18, heads[number], "quiet", "middle")
@@ -245,11 +249,9 @@ def memory(recording: Recording) -> Picture | None:
     if not ranks:
         return None
     one = max(ranks, key=lambda rank: rank.peak)
-    total = one.column("allocated" if one.on_device else "rss")
+    before = one.before_training  # the same at every step, and often more than all else: said, not drawn
+    total = (one.column("allocated" if one.on_device else "rss") - before).clip(min=0)
     layers = {words: one.column(name) for name, words in HELD.items()}
-    before = one.before_training
-    if before:
-        layers = {"libraries, data": one.column("rss") * 0 + before, **layers}
     known = sum(layers.values())
     layers["activations and all else"] = (total - known).clip(min=0)
     layers = {words: values for words, values in layers.items() if max(values) > 0}
@@ -263,21 +265,40 @@ def memory(recording: Recording) -> Picture | None:
         below = [(across(s), up(v)) for s, v in zip(steps, base, strict=True)]
         sheet.area([*outline, *below[::-1]], f"{colour(number)} layer", f"{words}: at most {mib(float(max(values)))}")
         base = above
+    reliefs = [relief for relief in savings(one, len(ranks)) if relief.bytes >= WORTH_IT * most]
     where = "on its device" if one.on_device else "of resident memory"
+    libraries = f", {mib(before)} of it libraries and data from before training, not drawn here" if before else ""
     return Picture(
         "memory",
         "Memory over the steps, by what it holds",
-        f"Rank {one.rank}, the fullest: at most {mib(one.peak)} {where}. {_growth(one)}",
-        sheet.done(),
+        f"Rank {one.rank}, the fullest: at most {mib(one.peak)} {where}{libraries}. {_growth(one)}".rstrip()
+        + (" Below: what each remedy would take off, by what was measured; sums, no promises." if reliefs else ""),
+        Markup("").join((sheet.done(), _reliefs(reliefs, most))) if reliefs else sheet.done(),
         Table(
             "memory",
             "memory by rank at its highest, bytes",
             ("rank", "peak", *HELD.values()),
             tuple((rank.rank, rank.peak, *(rank.most(name) for name in HELD)) for rank in ranks),
             tuple((str(rank.rank), mib(rank.peak), *(mib(rank.most(name)) for name in HELD)) for rank in ranks),
+            tuple(f"{relief.remedy}, rank {one.rank}: {relief}" for relief in reliefs),
         ),
-        tuple((colour(number), words) for number, words in enumerate(layers)),
+        (
+            *((colour(number), words) for number, words in enumerate(layers)),
+            *([(TAKEN_OFF, "would be taken off")] if reliefs else []),
+        ),
     )
+
+
+def _reliefs(reliefs: Sequence[Relief], drawn: float) -> Markup:
+    """A bar for each remedy, as long as what it would take off of the `drawn` bytes, which are the whole width."""
+    sheet = Sheet(LEFT + WIDE + 110, 24 + 34 * len(reliefs), "what remedies would take off")
+    sheet.text(LEFT, 12, f"what remedies would take off of {mib(drawn)}", "strong")
+    for line, relief in enumerate(reliefs):
+        top = 22.0 + 34 * line
+        sheet.text(LEFT, top + 11, cut(f"{relief.words}: {relief.limit} {mib(relief.bytes)}, {relief.about}", 110))
+        sheet.rect(LEFT, top + 16, WIDE, 9, "none", mib(drawn))
+        sheet.rect(LEFT, top + 16, min(WIDE * relief.bytes / drawn, WIDE), 9, TAKEN_OFF, str(relief))
+    return sheet.done()
 
 
 def _growth(one: RankMemory) -> str:

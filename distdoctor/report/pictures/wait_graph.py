@@ -149,7 +149,7 @@ def _draw(nodes: list[_Node], edges: list[tuple[int, int]], in_ring: set[tuple[i
         sheet.rect(left, top, WIDTH, HEIGHT, kind, f"{named(node.ranks)}: {node.words}")
         letters = int((WIDTH - 14) / LETTER)
         sheet.text(left + 7, top + 16, cut(named(node.ranks), letters), "strong")
-        sheet.text(left + 7, top + 32, cut(node.words, letters))
+        sheet.text(left + 7, top + 32, cut(node.words.replace("`", ""), letters))
         sheet.text(left + 7, top + 47, cut(node.site, letters), "quiet")
     return sheet.done()
 
