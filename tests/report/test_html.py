@@ -18,7 +18,8 @@ from distdoctor.diagnosis.finding import Prescription
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.report import html
 from distdoctor.report.pictures import gallery
-from distdoctor.report.pictures.drawing import cut, cut_front
+from distdoctor.report.pictures.call_times import Span, draw
+from distdoctor.report.pictures.drawing import LETTER, cut, cut_front
 from distdoctor.report.pictures.gallery import pictures
 from distdoctor.report.pictures.samples import coverage
 from distdoctor.testing import recording
@@ -138,6 +139,33 @@ def test_all_sides_of_different_calls_have_not_come_back() -> None:
         "all_reduce [676] train.py:28 (open)",
         "barrier train.py:14 (open)",
     ]
+
+
+@pytest.mark.parametrize(("op", "is_open"), [("all_reduce", True), ("broadcast", False)])
+def test_what_needs_a_rank_that_has_not_come_has_not_come_back(op: str, is_open: bool) -> None:
+    script = recording(ranks=2)
+    script.collective("all_reduce", [1], site="train.py:7 metric").step()
+    script.collective(
+        op, [676], site="train.py:28 train", asynchronous=True, only=0, root=0 if op == "broadcast" else -1
+    )
+    script.raises(1)
+    (first, *_), _ = pictures(fresh_diagnosis_of(script.finished(survivors="killed")))
+
+    assert ["(open)" in row[-1] for row in first.table.cells] == [is_open, False]
+
+
+def test_no_label_runs_into_the_next_where_a_row_of_ranks_begins_before_it_is_over() -> None:
+    one, after = (
+        Span(number, "all_reduce", "all_reduce [1]", "train.py:7", since, since + 0.1)
+        for number, since in ((1, 0.0), (2, 0.03))
+    )
+
+    texts = re.findall(
+        r'<text x="([\d.]+)" y="41.0">([^<]*)', str(draw("", ["ranks 0-1"], [{1: one, 2: after}], {"all_reduce": "k0"}))
+    )
+
+    (first, words), (second, _) = ((float(x), text) for x, text in texts)
+    assert first + LETTER * len(words) <= second
 
 
 def test_what_cannot_be_printed_is_measured_as_it_is_shown() -> None:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls, Track
 from distdoctor.recording.recording import Call
-from distdoctor.recording.trace.layout import CallFlag
+from distdoctor.recording.trace.layout import FROM_ALL, CallFlag
 from distdoctor.report.pictures.drawing import LETTER, ROW, Sheet, cut, ticks
 
 WIDE, MARGIN = 820.0, 150.0
@@ -66,12 +66,19 @@ def issued(group: GroupCalls, numbers: range, waiting: frozenset[tuple[int, int]
     """rank -> number -> call, of all ranks of a group. `waiting`: rank and number of the calls that somebody waits in, an
     asynchronous one by its handle. Thousands of ranks call the same: it is put into words once."""
     words: dict[tuple[int, str, str], What] = {}
-    return {rank: dict(_issued(track, numbers, waiting, words)) for rank, track in sorted(group.tracks.items())}
+    behind = min(group.counts.values(), default=0)
+    return {rank: dict(_issued(track, numbers, waiting, words, behind)) for rank, track in sorted(group.tracks.items())}
 
 
 def _issued(
-    track: Track, numbers: range, waiting: frozenset[tuple[int, int]], words: dict[tuple[int, str, str], What]
+    track: Track,
+    numbers: range,
+    waiting: frozenset[tuple[int, int]],
+    words: dict[tuple[int, str, str], What],
+    behind: int,
 ) -> Iterator[tuple[int, Issued]]:
+    """By number. `behind`: of the last call of the member that came least far; what needs all members is not over beyond it,
+    returned to its caller or not."""
     log, timeline = track.timeline.log, track.timeline
     first, last = np.searchsorted(track.rows["number"], [numbers.start, numbers.stop])
     rows = track.rows[first:last]
@@ -82,7 +89,8 @@ def _issued(
         if what is None:
             what = words[key] = _what(log.call(rows[at]))
         is_async = bool(flags & CallFlag.ASYNC)
-        is_open = (track.rank, number) in waiting or not (returned or is_async)
+        needs_all = number > behind and op in FROM_ALL
+        is_open = (track.rank, number) in waiting or (needs_all if is_async else not returned)
         back = 0 if is_open else timeline.wall(returned or entered)
         yield number, Issued(what, timeline.wall(entered), back, is_open)
 
@@ -129,8 +137,11 @@ def draw(label: str, names: Sequence[str], rows: Sequence[dict[int, Span]], kind
         for span, after in zip(spans, [*spans[1:], None], strict=False):
             begin = left + span.since * scale
             end = left + (WIDE if span.until is None else span.until * scale)
-            room = (left + after.since * scale if after is not None else left + WIDE + MARGIN) - begin - 4
-            room = end - begin if end - begin >= LETTER * len(f"#{span.number} {span.op} ") else room
+            limit = left + after.since * scale if after is not None else left + WIDE + MARGIN
+            fits = end - begin >= LETTER * len(f"#{span.number} {span.op} ")
+            room = (
+                min(end, limit) - begin if fits else limit - begin - 4
+            )  # a row of several ranks may begin before one is over
             _draw_span(sheet, begin, end, top, span, kinds[span.op], room)
     return sheet.done()
 

@@ -127,6 +127,8 @@ def _states(cells: Iterable[_Cell]) -> list[tuple[str, str]]:
 
 def _caption(group: GroupCalls, number: int, shown: list[tuple[tuple[_Cell, ...], list[int]]], rows: int) -> str:
     most = shown[0][1]
+    if len(most) == 1 and rows == len(shown):
+        return f"Each row is one rank. The frame marks #{number}."
     words = f"{len(most)} identical ranks ({named(most)})" if len(most) > 1 else named(most)
     more = f"; {rows - len(shown)} more rows are left out" if rows > len(shown) else ""
     return f"Each row stands for ranks that called the same: the first for {words}. The frame marks #{number}{more}."
