@@ -252,6 +252,8 @@ class ParsedFiles:
             return tuple(one for value in node.values for one in self._made(value, scope, steps - 1))
         if isinstance(node, ast.Tuple) and 0 <= item < len(node.elts):
             return self._made(node.elts[item], scope, steps - 1)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and item < 0:
+            return self._made_in_dict(node.value, node.slice.value, scope, steps)
         name = dotted(node)
         if not name or item >= 0:
             return ()
@@ -260,6 +262,34 @@ class ParsedFiles:
             found = self._made_by_name(name, scope, steps - 1)
             self._kept[key] = tuple({(id(one.call), one.kind): one for one in found}.values())
         return self._kept[key]
+
+    def _made_in_dict(self, node: ast.expr, key: object, scope: Scope, steps: int) -> tuple[Made, ...]:
+        """`loaders["train"]`: what the dict was written with, or what was put there later, wherever the dict came from."""
+        if steps <= 0:
+            return ()
+        if isinstance(node, ast.Dict):
+            given = [value for name, value in zip(node.keys, node.values, strict=True) if is_key(name, key)]
+            return tuple(one for value in given for one in self._made(value, scope, steps - 1))
+        if isinstance(node, ast.Call) and (target := self.target(node, scope)) is not None:
+            values = [one.value for one in target.returns if one.value is not None]
+            return tuple(one for value in values for one in self._made_in_dict(value, key, target, steps - 1))
+        name = dotted(node)
+        place = (id(scope), f"{name}[{key!r}]", steps)
+        if name and place not in self._kept:
+            found = self._made_in_named_dict(name, key, scope, steps)
+            self._kept[place] = tuple({(id(one.call), one.kind): one for one in found}.values())
+        return self._kept[place] if name else ()
+
+    def _made_in_named_dict(self, name: str, key: object, scope: Scope, steps: int) -> Iterator[Made]:
+        for binding, where in self.bindings(f"{name}[{key!r}]", scope):
+            yield from self._made(binding.value, where, steps - 1)
+        for binding, where in self.bindings(name, scope):
+            if not binding.looped and binding.item < 0:
+                yield from self._made_in_dict(binding.value, key, where, steps - 1)
+        for site in self.callers(scope)[:8] if name in scope.parameters else ():
+            given = given_for(site.call, scope, name)
+            if given is not None:
+                yield from self._made_in_dict(given, key, site.scope, steps - 1)
 
     def _made_by_name(self, name: str, scope: Scope, steps: int) -> tuple[Made, ...]:
         found: list[Made] = []
@@ -329,6 +359,11 @@ class ParsedFiles:
             for scope in file.scopes
             for call in scope.calls
         )
+
+
+def is_key(node: ast.expr | None, key: object) -> bool:
+    """Whether the key of a dict is this literal."""
+    return isinstance(node, ast.Constant) and type(node.value) is type(key) and node.value == key
 
 
 def given_for(call: ast.Call, target: Scope, parameter: str) -> ast.expr | None:

@@ -69,7 +69,7 @@ def flowing_from(start: ast.AST, scope: Scope) -> set[str]:
             if _detached(statement.value):
                 continue
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            tainted |= {name for target in targets for name in _target_names(target)}
+            tainted |= {name for target in targets for name in target_names(target)}
     return tainted
 
 
@@ -84,7 +84,8 @@ def _detached(value: ast.expr) -> bool:
     )
 
 
-def _target_names(target: ast.expr) -> Iterator[str]:
+def target_names(target: ast.expr) -> Iterator[str]:
+    """The names that an assignment changes; `new` of `new[key] = value`."""
     for one in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
         if isinstance(one, ast.Subscript):
             one = one.value

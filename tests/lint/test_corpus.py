@@ -21,6 +21,7 @@ def _named(case: Case) -> str:
         *cases("tutorials.txt"),
         *cases("list_sick.txt"),
         *cases("missed_at_first.txt"),
+        *cases("over_functions_sick.txt"),
     ],
     ids=_named,
 )
@@ -38,6 +39,7 @@ def test_what_is_wrong_is_named(case: Case) -> None:
         *cases("after_healthy.txt"),
         *cases("fixed_after_reading.txt"),
         *cases("list_healthy.txt"),
+        *cases("over_functions_healthy.txt"),
     ],
     ids=_named,
 )

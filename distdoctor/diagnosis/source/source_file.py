@@ -282,7 +282,7 @@ def _bind(scope: Scope, target: ast.expr, value: ast.expr, node: ast.AST, item: 
             part = value.elts[number] if same and isinstance(value, ast.Tuple | ast.List) else value
             _bind(scope, one, part, node, -1 if same else number, looped)
         return
-    name = dotted(target)
+    name = dotted(target) or item_name(target)
     if name:
         binding = Binding(name, value, node, item, looped)
         scope.bindings[name].append(binding)
@@ -316,6 +316,14 @@ def dotted(node: ast.AST | None) -> str:
         return ""
     parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def item_name(node: ast.AST) -> str:
+    """`loaders['train']` of an item with a literal key; "" for everything else."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+        return ""
+    name = dotted(node.value)
+    return f"{name}[{node.slice.value!r}]" if name else ""
 
 
 def last_word(node: ast.AST | None) -> str:

@@ -3,9 +3,10 @@ DD702 load-without-map-location: every rank loads the checkpoint onto the device
 
 What it means    torch.load puts tensors back where they were: on cuda:0 of rank 0, in every process.
 Why it hurts     The first GPU holds a copy and a CUDA context for every rank, and runs out of memory.
-How we know      torch.load without map_location in a script that runs on several ranks, and its result goes into load_state_dict.
+How we know      torch.load without map_location in a script that runs on several ranks, and its result goes into load_state_dict:
+                 here, or in a function that calls this one for it.
 What to do       torch.load(path, map_location="cpu"), or this rank's own device.
-When it is fine  Checkpoints that were saved from the CPU.
+When it is fine  Checkpoints that were saved from the CPU; a file of its own for each rank.
 Source           torch.load: map_location; PyTorch DDP tutorial: save and load checkpoints.
 """
 
@@ -16,11 +17,21 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
-from distdoctor.diagnosis.source.source_file import Scope, argument, dotted, keyword, last_word, opaque, within
+from distdoctor.diagnosis.source.source_file import (
+    Scope,
+    SourceFile,
+    argument,
+    dotted,
+    keyword,
+    last_word,
+    lineno,
+    opaque,
+)
+from distdoctor.lint.course import starts
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
-from distdoctor.lint.training import names_in
+from distdoctor.lint.training import method_calls, names_in, target_names
 
 
 @rule("DD702", "load-without-map-location", severity=WARNING)
@@ -31,7 +42,9 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                 continue
             if argument(call, 1, "map_location") is not None or keyword(call, "mmap") is not None:
                 continue
-            if on_rank(call, scope, program) is None and _on_several_ranks(scope, program) and _restores(call, scope):
+            if not _on_several_ranks(scope, program) or _saved_from_cpu(scope.file, program):
+                continue
+            if _restores(call, scope, program):
                 yield Sighting(
                     node=call,
                     scope=scope,
@@ -42,23 +55,90 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                 )
 
 
+_MOST_CALLERS = 2  # from a helper to who restores what it returns
+
+
 def _on_several_ranks(scope: Scope, program: ParsedFiles) -> bool:
-    return program.is_distributed(scope.file) or any(
-        program.is_distributed(s.scope.file) for s in program.callers(scope)
-    )
+    return any(program.is_distributed(one.file) for one in starts(scope, program))
 
 
-def _restores(call: ast.Call, scope: Scope) -> bool:
-    """Whether what was loaded goes into load_state_dict of a model or optimizer here; schedulers and scalers hold numbers."""
-    statement = scope.file.statement(call)
-    names = {name for name, bound in scope.bindings.items() if any(one.statement is statement for one in bound)}
-    for other in scope.calls:
-        if last_word(other.func) != "load_state_dict" or any(
-            w in dotted(other.func).lower() for w in ("sched", "scaler")
-        ):
-            continue
-        if within(other, call, scope.file) or names_in(other) & names:
-            return not _mapped_elsewhere(call, scope)
+def _saved_from_cpu(file: SourceFile, program: ParsedFiles) -> bool:
+    """Whether what the file saves is moved to the CPU first, by a function of its that saves."""
+    savers = [
+        scope for scope in file.scopes if any(program.meaning(one.func, file) == "torch.save" for one in scope.calls)
+    ]
+    return any(method_calls(scope, "cpu") for scope in savers)
+
+
+def _restores(call: ast.Call, scope: Scope, program: ParsedFiles, steps: int = _MOST_CALLERS) -> bool:
+    """Whether what a call returns goes into load_state_dict of a model or optimizer, here or where a caller gets it from here, on
+    every rank; schedulers and scalers hold numbers."""
+    if on_rank(call, scope, program) is not None or _mapped_elsewhere(call, scope) or _of_this_rank(call, scope):
+        return False
+    names = _carriers(call, scope)
+    if any(_carries(one, call, names) for other in scope.calls for one in other.args if _loads_state(other)):
+        return True
+    returned = any(one.value is not None and _carries(one.value, call, names) for one in scope.returns)
+    callers = program.callers(scope) if returned and steps else []
+    return any(_restores(site.call, site.scope, program, steps - 1) for site in callers)
+
+
+def _carriers(call: ast.Call, scope: Scope) -> set[str]:
+    """The names that hold tensors of what a call loads: its parts, dicts made of them, items of these in loops."""
+    names: set[str] = set()
+    loops = (one for one in scope.loops if not isinstance(one, ast.While))
+    for one in sorted((*scope.assigns, *loops), key=lineno):
+        value = one.iter if isinstance(one, ast.For | ast.AsyncFor) else one.value
+        if value is not None and lineno(one) >= lineno(scope.file.statement(call)) and _carries(value, call, names):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            names |= {name for target in targets for name in target_names(target)}
+    return names
+
+
+def _loads_state(call: ast.Call) -> bool:
+    named = dotted(call.func).lower()
+    return last_word(call.func) == "load_state_dict" and not any(word in named for word in ("sched", "scaler"))
+
+
+_HANDS_ON = (
+    "dict",
+    "state",
+    "weights",
+    "params",
+    "items",
+    "values",
+    "get",
+    "pop",
+    "copy",
+    "clone",
+    "next",
+    "iter",
+    "enumerate",
+)
+
+
+def _carries(node: ast.AST, call: ast.Call, names: set[str]) -> bool:
+    """Whether the value of a node holds tensors of what the call loads, by the call itself or by one of these names. What a
+    function makes of them is another thing, unless its name says that it is one of their kind."""
+    if node is call or dotted(node) in names:
+        return True
+    if isinstance(node, ast.Call) and not any(word in last_word(node.func).lower() for word in _HANDS_ON):
+        return False
+    if isinstance(node, ast.Compare | ast.Lambda):
+        return False
+    return any(_carries(one, call, names) for one in ast.iter_child_nodes(node))
+
+
+def _of_this_rank(call: ast.Call, scope: Scope) -> bool:
+    """Whether the path has the rank in it, as far as this function makes it: each rank loads its own file."""
+    parts, seen = [*call.args, *(one.value for one in call.keywords)], set[str]()
+    while parts:
+        part = parts.pop()
+        if any(word in ast.unparse(part).lower() for word in ("rank", "process_index")):
+            return True
+        for name in names_in(part) - seen:
+            seen.add(name)
+            parts += [one.value for one in scope.bindings.get(name, ())]
     return False
 
 

@@ -4,8 +4,9 @@ DD207 misaligned-no-sync: no_sync around the wrong part, around everything, or a
 What it means    DDP decides in its forward whether the backward will reduce. no_sync around backward alone changes nothing;
                  around every micro-batch it leaves the gradients unreduced.
 Why it hurts     The first reduces the gradients of every micro-batch; the others let the replicas drift apart.
-How we know      The block holds a backward and no call of the model; or the only backward of a loop that steps is inside; or the
-                 conditions on the loop's counter, played for its first turns, choose no_sync in every turn that steps.
+How we know      The block, whose context may have been chosen before, holds a backward and no call of the model; or the only
+                 backward of a loop that steps is inside; or the conditions on the loop's counter, played for its first turns,
+                 choose no_sync in every turn that steps.
 What to do       Put the forward and backward of every micro-batch but the last inside no_sync.
 When it is fine  FSDP, where the backward decides; gradients that the function reduces itself.
 Source           torch.nn.parallel.DistributedDataParallel.no_sync: the forward pass should be included.
@@ -29,24 +30,23 @@ from distdoctor.lint.training import backwards, method_calls
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         yield from _out_of_phase(scope, program)
-        for block in scope.withs:
-            model = _without_sync(block, scope, program)
-            ends = [end for end in backwards(scope) if within(block, end, scope.file)]
-            if not model or not ends:
+        for block in scope.withs if "no_sync" in scope.file.text else ():
+            chosen = _without_sync(block, scope, program)
+            ends = (
+                [end for end in _ends(scope, program) if within(block, end, scope.file)] if chosen is not None else []
+            )
+            if chosen is None or not ends:
                 continue
-            if _no_forward(block, model, scope):
-                yield Sighting(
-                    node=block,
-                    scope=scope,
-                    title="no_sync is around the backward only and has no effect: the forward decides",
-                    why="DDP prepares its reducer in the forward, which is outside this block",
-                    remedy="no-sync",
-                )
-            elif (
-                len(ends) == len(backwards(scope))
-                and _steps_in_same_loop(block, scope)
-                and not _by_hand(scope, program)
-            ):
+            if _no_forward(block, scope, program):
+                if not _around_more(block, chosen, scope, program):
+                    yield Sighting(
+                        node=block,
+                        scope=scope,
+                        title="no_sync is around the backward only and has no effect: the forward decides",
+                        why="DDP prepares its reducer in the forward, which is outside this block",
+                        remedy="no-sync",
+                    )
+            elif not chosen and _synchronizes_nothing(block, scope) and not _by_hand(scope, program):
                 yield Sighting(
                     node=block,
                     scope=scope,
@@ -109,13 +109,54 @@ def _inside(node: ast.AST, loop: Loop, scope: Scope) -> list[Condition]:
     return [one for one in conditions(node, scope) if within(loop, one.statement, scope.file)]
 
 
-def _without_sync(block: ast.With | ast.AsyncWith, scope: Scope, program: ParsedFiles) -> str:
-    """The DDP model of `with model.no_sync():`."""
+def _without_sync(block: ast.With | ast.AsyncWith, scope: Scope, program: ParsedFiles) -> str | None:
+    """ "" for `with model.no_sync():` of a DDP model; the name for `with context:` where a condition chose it before."""
     for one in block.items:
-        call = one.context_expr
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "no_sync":
-            return dotted(call.func.value) if program.kinds(call.func.value, scope) == {DDP} else ""
-    return ""
+        if _is_no_sync(one.context_expr, scope, program):
+            return ""
+        name = dotted(one.context_expr.func if isinstance(one.context_expr, ast.Call) else one.context_expr)
+        values = [value for binding in scope.bindings.get(name, ()) for value in _either(binding.value)]
+        if any(_is_no_sync(value, scope, program) for value in values):
+            return name
+    return None
+
+
+def _either(value: ast.expr) -> Iterator[ast.expr]:
+    """Both sides of `a if b else c`."""
+    if isinstance(value, ast.IfExp):
+        yield from _either(value.body)
+        yield from _either(value.orelse)
+    else:
+        yield value
+
+
+def _is_no_sync(node: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
+    method = node.func if isinstance(node, ast.Call) else node
+    is_method = isinstance(method, ast.Attribute) and method.attr == "no_sync"
+    return is_method and program.kinds(method.value, scope) == {DDP}  # type: ignore[attr-defined]
+
+
+def _ends(scope: Scope, program: ParsedFiles) -> list[ast.Call]:
+    """The backwards of a function, and its calls of our functions that do nothing else."""
+    helpers = [call for call in scope.calls if (target := program.target(call, scope)) and _only_pulls(target)]
+    return [*backwards(scope), *helpers]
+
+
+def _only_pulls(scope: Scope) -> bool:
+    return bool(backwards(scope)) and all(last_word(call.func) in _NO_FORWARD for call in scope.calls)
+
+
+def _around_more(block: ast.AST, chosen: str, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether the forward may be under no_sync as well: by another block of this function, or by one around a call of it."""
+    words = {"no_sync", chosen.rpartition(".")[2]} - {""}
+
+    def asks(one: ast.With | ast.AsyncWith) -> bool:
+        return any(last_word(part) in words for item in one.items for part in ast.walk(item.context_expr))
+
+    if any(one is not block and asks(one) and not _no_forward(one, scope, program) for one in scope.withs):
+        return True
+    around = (outer for site in program.callers(scope) for outer, _ in site.scope.file.enclosing(site.call))
+    return any(isinstance(one, ast.With | ast.AsyncWith) and asks(one) for one in around)
 
 
 def _by_hand(scope: Scope, program: ParsedFiles) -> bool:
@@ -125,13 +166,22 @@ def _by_hand(scope: Scope, program: ParsedFiles) -> bool:
     return any("reduce" in last_word(call.func) and "grad" in ast.unparse(call) for call in calls)
 
 
-def _no_forward(block: ast.With | ast.AsyncWith, model: str, scope: Scope) -> bool:
+_NO_FORWARD = ("backward", "scale", "scale_loss", "item", "detach", "append", "print")
+
+
+def _no_forward(block: ast.With | ast.AsyncWith, scope: Scope, program: ParsedFiles) -> bool:
     """Whether everything called in the block is plainly no forward."""
     heads = [one.context_expr for one in block.items]
     inside = [
         c for c in scope.calls if within(block, c, scope.file) and not any(within(h, c, scope.file) for h in heads)
     ]
-    return all(last_word(call.func) in ("backward", "scale", "item", "detach", "append", "print") for call in inside)
+    ends = _ends(scope, program)
+    return all(last_word(call.func) in _NO_FORWARD or any(call is one for one in ends) for call in inside)
+
+
+def _synchronizes_nothing(block: ast.AST, scope: Scope) -> bool:
+    ends = backwards(scope)
+    return bool(ends) and all(within(block, end, scope.file) for end in ends) and _steps_in_same_loop(block, scope)
 
 
 def _steps_in_same_loop(block: ast.AST, scope: Scope) -> bool:

@@ -4,7 +4,8 @@ DD301 missing-set-epoch: every epoch has the same order, because set_epoch is ne
 What it means    DistributedSampler shuffles with seed + epoch. Without set_epoch(epoch) every epoch repeats epoch 0.
 Why it hurts     The model sees one fixed order; validation looks fine, generalization quietly suffers.
 How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, or without end by a generator, and
-                 set_epoch is called nowhere in the files that create and iterate it, or only on other samplers.
+                 set_epoch is called nowhere in the files that create and iterate it, or only on other samplers. Where the
+                 program's settings say whether it shuffles, the loop has to be one that trains.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop.
 When it is fine  shuffle=False, a single epoch, an evaluation, a library that sets it (accelerate, Lightning).
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
@@ -23,6 +24,7 @@ from distdoctor.diagnosis.source.source_file import (
     argument,
     dotted,
     is_constant,
+    last_word,
     lineno,
     within,
 )
@@ -41,7 +43,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             if isinstance(loop, ast.While):
                 continue
             loader = _loader_expression(loop.iter, scope, program)
-            sampler = _shuffling_sampler(loader, scope, program)
+            sampler = _shuffling_sampler(loader, loop, scope, program)
             epochs = _epoch_loop(loop, scope, program) if sampler else None
             if (
                 sampler is None
@@ -53,11 +55,16 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             if _evaluates(loop, scope, program):
                 continue
             told.add(sampler.call)
-            yield _sighting(loop, loader, scope, sampler, epochs)
+            yield _sighting(loop, loader, scope, sampler, epochs, program)
 
 
 def _sighting(
-    loop: ast.For | ast.AsyncFor, loader: ast.expr, scope: Scope, sampler: Made, epochs: tuple[Loop, Scope]
+    loop: ast.For | ast.AsyncFor,
+    loader: ast.expr,
+    scope: Scope,
+    sampler: Made,
+    epochs: tuple[Loop, Scope],
+    program: ParsedFiles,
 ) -> Sighting:
     elsewhere = "set_epoch" in scope.file.text + sampler.scope.file.text + epochs[1].file.text
     outer, where = epochs
@@ -66,18 +73,25 @@ def _sighting(
         named = dotted(argument(loader, 3, "sampler") or loader)
     counter = outer.target.id if isinstance(outer, ast.For) and isinstance(outer.target, ast.Name) else "epoch"
     call = f"{named or 'loader.sampler'}.set_epoch({counter})"
+    loaders = [one for one in program.made(loader, scope) if one.kind == LOADER]  # several: not all have such a sampler
     fixable = bool(named) and where is scope and isinstance(outer, ast.For) and isinstance(outer.target, ast.Name)
     return Sighting(
         node=loop,
         scope=scope,
-        title="the sampler draws the same order in every epoch: set_epoch is never called"
+        title=f"the sampler draws the same order in every epoch{_where(sampler, program)}: set_epoch is never called"
         + (" on it" if elsewhere else ""),
         why="DistributedSampler shuffles with seed + epoch, and the epoch stays 0",
         remedy="set-epoch",
         change=call,
         also=((sampler.call, sampler.scope, "makes the sampler"), (outer, where, "the epoch loop")),
-        edits=(insert_before(outer.body[0], scope, call),) if fixable else (),
+        edits=(insert_before(outer.body[0], scope, call),) if fixable and len(loaders) == 1 else (),
     )
+
+
+def _where(sampler: Made, program: ParsedFiles) -> str:
+    """In which settings it does."""
+    shuffle = _shuffle(sampler, None, program)
+    return f" where {ast.unparse(shuffle)} is true" if shuffle is not None and _is_setting(shuffle) else ""
 
 
 def _loader_expression(iterated: ast.expr, scope: Scope, program: ParsedFiles) -> ast.expr:
@@ -87,29 +101,50 @@ def _loader_expression(iterated: ast.expr, scope: Scope, program: ParsedFiles) -
     return iterated
 
 
-def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: ParsedFiles) -> Made | None:
+def _shuffling_sampler(iterated: ast.expr, loop: Loop, scope: Scope, program: ParsedFiles) -> Made | None:
     """The DistributedSampler behind a loader; None when it does not shuffle."""
     for loader in program.made(iterated, scope):
         if loader.kind != LOADER:
             continue
         given = argument(loader.call, 3, "sampler")
         for sampler in program.made(given, loader.scope):
-            if sampler.kind == SAMPLER and _shuffles(sampler, given, program):
+            if sampler.kind != SAMPLER:
+                continue
+            shuffle = _shuffle(sampler, given, program)
+            if is_constant(shuffle, True) or (_is_setting(shuffle) and _learns(loop, scope, program)):
                 return sampler
     return None
 
 
-def _shuffles(sampler: Made, given: ast.expr | None, program: ParsedFiles) -> bool:
-    """Whether it is made to shuffle: as it is by default, or as the call that `given` is asks for where a function makes it."""
+def _shuffle(sampler: Made, given: ast.expr | None, program: ParsedFiles) -> ast.expr | None:
+    """What says whether it shuffles: by default `True`, and where a function makes it, what the call `given` says. None: it does
+    not, or depends on who calls."""
     shuffle = argument(sampler.call, 3, "shuffle")
-    if (
-        isinstance(shuffle, ast.Name)
-        and isinstance(given, ast.Call)
-        and program.target(given, sampler.scope) is sampler.scope
-    ):
-        shuffle = given_for(given, sampler.scope, shuffle.id)
-        return shuffle is not None and is_constant(shuffle, True)
-    return shuffle is None or is_constant(shuffle, True)
+    if shuffle is None:
+        return ast.Constant(True)
+    if not isinstance(shuffle, ast.Name):
+        return shuffle
+    if isinstance(given, ast.Call) and program.target(given, sampler.scope) is sampler.scope:
+        return given_for(given, sampler.scope, shuffle.id)
+    if shuffle.id in sampler.scope.parameters:
+        return None
+    bound = sampler.scope.bindings.get(shuffle.id, [])
+    return bound[0].value if len(bound) == 1 else None
+
+
+def _is_setting(shuffle: ast.expr | None) -> bool:
+    """`options["shuffle"]`, `args.shuffle`, `config.get("shuffle", True)`: on, or there would be no such setting."""
+    if isinstance(shuffle, ast.Call):
+        return last_word(shuffle.func) == "get" and "shuffle" in " ".join(map(ast.unparse, shuffle.args[:1])).lower()
+    if isinstance(shuffle, ast.Subscript):
+        return isinstance(shuffle.slice, ast.Constant) and "shuffle" in str(shuffle.slice.value).lower()
+    return isinstance(shuffle, ast.Attribute) and "shuffle" in shuffle.attr.lower()
+
+
+def _learns(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether a loop trains, by what it does or by the names of what it calls."""
+    words = {last_word(call.func).lower() for call in scope.calls if within(loop, call, scope.file)}
+    return trains(loop, scope, program) or any("optimi" in word or "train" in word for word in words)
 
 
 def _evaluates(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
@@ -125,7 +160,7 @@ def _epoch_loop(loop: Loop, scope: Scope, program: ParsedFiles) -> tuple[Loop, S
             return outer, scope
     for site in program.callers(scope):
         for outer in site.scope.file.loops_around(site.call):
-            if _counts(outer) and within(outer, site.call, site.scope.file):
+            if _counts(outer) or (isinstance(outer, ast.While) and "epoch" in scope.name.lower()):
                 return outer, site.scope
     return None
 
