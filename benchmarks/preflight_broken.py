@@ -94,6 +94,8 @@ def _started(before: list[str], options: list[str], folder: Path, thing: Broken)
 
 def _findings(process: subprocess.Popen[str]) -> str:
     out, _ = process.communicate(timeout=90)
+    if not out:  # its reason is on standard error
+        return f"exit {process.returncode}: no report"
     found = json.loads(out)["findings"]
     said = "; ".join(f"{one['code']} {one['confidence']}: {one['title']}" for one in found)
     return f"exit {process.returncode}: {said or 'nothing'}"

@@ -10,7 +10,8 @@ MemoryError, a rest, and a signal whose handler is the program's and raises, whi
 This process imports torch once and forks the ranks, which end as a program ends. So a job takes a second, not ten. Several
 functions are tried in one job. What counts of it is a function that was called with its bug, of whose bug the recording speaks by
 name; the others are tried in smaller lots and at last alone, and so are all of a lot that shows something. Of the signals one
-strikes in a job: `--sample 5` tries only every fifth function with one.
+strikes in a job: `--sample 5` tries only every fifth function with one. A training that has not ended after a minute is tried
+once more by itself, with a quarter of an hour.
 
 Started several times with one FILE and another part each, it uses several cores; what FILE has already is not tried again.
 """
@@ -28,7 +29,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from jobs.probe_bug_runs import PROBE, Outcome, difference, module_name, outcome, prepare
+from jobs.probe_bug_runs import PATIENT_SECONDS, PROBE, Outcome, difference, module_name, outcome, prepare
 from jobs.probe_bug_trainings import TRAININGS
 from jobs.probe_bugs import KINDS, TELLING, Bug
 
@@ -72,7 +73,7 @@ class Sweep:
         """Run them without a bug. False in a rank, which is over."""
         for training in trainings:
             for bug, kept in ((None, self.plain), (Bug(frozenset(), 1), self.sound)):
-                found = outcome(training, bug)
+                found = outcome(training, bug, PATIENT_SECONDS)
                 if found is None:
                     return False
                 kept[training] = found
@@ -98,7 +99,10 @@ class Sweep:
             for size in TOGETHER[kind]:
                 left: list[str] = []
                 for lot in lots(waiting, size):
-                    found = outcome(training, Bug(frozenset(lot), self.from_call, kind))
+                    bug = Bug(frozenset(lot), self.from_call, kind)
+                    found = outcome(training, bug)
+                    if found is not None and None in found.exits and len(lot) == 1:
+                        found = outcome(training, bug, PATIENT_SECONDS)
                     if found is None:
                         return
                     alone = [] if len(lot) == 1 else self._to_be_tried_again(kind, lot, training, found)

@@ -33,6 +33,7 @@ from jobs.probe_bug_trainings import DEEP, ENDS, NUMBERED, TRAININGS, VARIABLES
 from jobs.probe_bugs import PACKAGE, SIGNAL, Bug, Finder, Loader, told
 
 LIMIT_SECONDS = 60.0
+PATIENT_SECONDS = 900.0  # before a training is said to have no end: on a machine that others fill, a minute is not long
 _NUMBERS = re.compile(
     r"\b[0-9a-fx]*\d[0-9a-fx]*\b"
 )  # times, addresses and process ids, of which no two runs have the same
@@ -164,10 +165,10 @@ def fork_ranks(training: str, folder: str, bug: Bug | None) -> list[int] | None:
     return pids
 
 
-def awaited(pids: Sequence[int]) -> list[int | None]:
+def awaited(pids: Sequence[int], limit_seconds: float) -> list[int | None]:
     """Their exit codes; None for those that did not end in time, which are killed."""
     exits: dict[int, int | None] = {}
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + limit_seconds
     while len(exits) < len(pids):
         for pid in set(pids) - exits.keys():
             done, status = os.waitpid(pid, os.WNOHANG)
@@ -194,13 +195,13 @@ def read(folder: str, exits: list[int | None]) -> Outcome:
     return found
 
 
-def outcome(training: str, bug: Bug | None) -> Outcome | None:
+def outcome(training: str, bug: Bug | None, limit_seconds: float = LIMIT_SECONDS) -> Outcome | None:
     """None in a rank, which is over."""
     folder, began = tempfile.mkdtemp(prefix="probe-bugs-"), time.monotonic()
     pids = fork_ranks(training, folder, bug)
     if pids is None:
         return None
-    found = read(folder, awaited(pids))
+    found = read(folder, awaited(pids, limit_seconds))
     found.told, found.named = told(f"{folder}/run") if bug is not None else (True, frozenset())
     found.seconds = time.monotonic() - began
     shutil.rmtree(folder, ignore_errors=True)
