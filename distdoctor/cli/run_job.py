@@ -19,6 +19,7 @@ from distdoctor.cli.loudness import quiet
 from distdoctor.cli.notifying import Notifier, Tell
 from distdoctor.cli.references import try_factories_of
 from distdoctor.cli.settings import Settings, load, load_plugins
+from distdoctor.cli.source_hints import source_hints
 from distdoctor.cli.torchrun_options import torchrun_arguments
 from distdoctor.cli.training_options import training_values
 from distdoctor.errors import DoctorError, WrongUse
@@ -530,6 +531,9 @@ def _report(
         notice(f"torch's launcher ended: {outcome.trouble}")
     for finding, seconds in outcome.withdrawn[:5]:
         notice(f"withdrawn: {finding.code} {finding.ranks_named}: it waited, and went on after {seconds:.0f} s")
+    if not outcome.interrupted and (job_failed or outcome.hung):
+        for hint in source_hints(diagnosis, outcome.recording.sources, settings.ignore):
+            notice(hint)
     _step_times(diagnosis)
     if outcome.interrupted:
         found = f": {summary(diagnosis)}" if diagnosis.findings else ""
