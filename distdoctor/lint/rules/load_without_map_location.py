@@ -130,7 +130,13 @@ def _carries(node: ast.AST, call: ast.Call, names: set[str]) -> bool:
 
 
 def _of_this_rank(call: ast.Call, scope: Scope) -> bool:
-    """Whether the path has the rank in it, as far as this function makes it: each rank loads its own file."""
+    """Whether the path has the rank in it, as far as this function makes it: each rank loads its own file. Or what it has saved
+    itself, into memory."""
+    if call.args and any(
+        last_word(one.func) == "save" and any(ast.unparse(to) == ast.unparse(call.args[0]) for to in one.args[1:])
+        for one in scope.calls
+    ):
+        return True
     parts, seen = [*call.args, *(one.value for one in call.keywords)], set[str]()
     while parts:
         part = parts.pop()
