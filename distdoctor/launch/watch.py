@@ -188,6 +188,8 @@ class Watcher:
                 recording = open_run(self._folder, sources, ranks=self._hosts.ranks())
             except DoctorError:
                 return None
+            if any(log.attempt < job.attempt for log in recording.ranks.values()):
+                return None  # of the start before: on a full disk no file says that another has begun
             job = replace(job, running=True, read_at_ns=time.monotonic_ns(), read_wall_ns=time.time_ns())
             recording = replace(recording, job=job)
             self._sources, self._recorded = recording.sources, set(recording.ranks)

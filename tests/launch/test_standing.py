@@ -175,6 +175,29 @@ def test_a_hang_that_is_left_alone_is_told_in_the_end_as_it_was_last_seen(
     assert "for 600 s" in finding.title
 
 
+def test_traces_of_the_start_before_say_nothing_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the newest in the folder where the disk is full: no file there says that the ranks were started again."""
+    script = Script(2)
+    script.collective("all_reduce", [8], site="train.py:9 step").skipped_by(1)
+    before = script.collective("barrier", site="train.py:11 save").live(silent_for=2)
+    monkeypatch.setattr(watch, "open_run", lambda folder, sources, ranks: before)
+    start = [0]
+    told: list[str] = []
+    watcher = Watcher(
+        tmp_path, lambda: replace(before.job, attempt=start[0]), HANGS, PLUGINS.remedies,
+        tell=lambda finding, diagnosis: told.append(finding.code), hung=lambda diagnosis, proven: None,
+    )  # fmt: skip
+
+    assert watcher.look() is not None
+    assert told == ["DD101"]
+    watcher.start_again()
+    start[0] = 1
+
+    assert watcher.look() is None
+    assert told == ["DD101"]
+    assert watcher.said(succeeded=True, interrupted=False, aborting=False).told == ()
+
+
 def test_that_nobody_can_look_into_a_process_is_not_told_of_a_job_that_went_on(tmp_path: Path) -> None:
     """Nothing was recorded of it: a py-spy that hangs is no fault of the job, whose ranks have moved since."""
     recording = looked_at(*(rank(number, trouble="py-spy got no answer within 5 s") for number in range(2)))
