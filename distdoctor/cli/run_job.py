@@ -470,10 +470,10 @@ def _report_or_say(
         return int(failed(outcome.diagnosis.job) or bool(outcome.interrupted))
 
 
-def _why_unrecorded(launcher: str) -> str:
+def _why_unrecorded(job: Job) -> str:
     """Why nobody recorded, as far as the launcher tells."""
     needs = "the ranks' python needs distdoctor installed and must import torch"
-    if Path(launcher).name.startswith("accelerate"):
+    if Path(job.launcher).name.startswith("accelerate") or "accelerate.commands.launch" in job.argv:
         return (
             "without several GPUs or --multi_gpu, accelerate starts one process, which is no rank "
             f"(distdoctor run --nproc 2 starts the script on two); else {needs}"
@@ -504,7 +504,7 @@ def _report(
     if outcome.recording.ranks and gap(diagnosis):
         notice(f"{gap(diagnosis)}{_way_to_the_rest(outcome, where)}")
     if not outcome.recording.ranks:
-        notice(f"no rank left a recording in {where}: {_why_unrecorded(outcome.diagnosis.job.launcher)}")
+        notice(f"no rank left a recording in {where}: {_why_unrecorded(outcome.diagnosis.job)}")
     if (
         settings.output_format != "text"
         or output is not None

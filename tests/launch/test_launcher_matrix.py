@@ -234,10 +234,11 @@ def test_ranks_of_accelerate_are_recorded(distdoctor: Run, script: Script) -> No
 
 @pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="accelerate is not installed")
 @pytest.mark.skipif(device_count() > 1, reason="accelerate starts a rank on each GPU")
-def test_one_process_of_accelerate_is_said_to_be_no_rank(distdoctor: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("launch", [["accelerate", "launch"], [sys.executable, "-m", "accelerate.commands.launch"]])
+def test_one_process_of_accelerate_is_said_to_be_no_rank(distdoctor: Run, tmp_path: Path, launch: list[str]) -> None:
     (tmp_path / "train.py").write_text("import torch; print('trained')")
 
-    done = distdoctor("run", "--", "accelerate", "launch", "train.py")
+    done = distdoctor("run", "--", *launch, "train.py")
 
     assert (done.code, done.out) == (0, "trained\n"), done.err
     assert "accelerate starts one process, which is no rank (distdoctor run --nproc 2" in done.err
