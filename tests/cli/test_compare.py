@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 
@@ -50,3 +53,18 @@ def test_one_process_and_two_replicas_are_measured_and_train_the_same(tmp_path: 
     assert len(ddp["peak_bytes"]) == 2
     assert all(peak > 100 << 20 for peak in ddp["peak_bytes"])
     assert single["samples_per_second"] == pytest.approx(30 / single["step_seconds"])
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_it_trains_ends_with_it(tmp_path: Path, number: int) -> None:
+    words = [sys.executable, "-m", "distdoctor", "compare", "--strategies", "ddp", "--nproc", "2"]
+    process = psutil.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (children := process.children(recursive=True)):
+        assert process.poll() is None
+        time.sleep(0.05)
+
+    process.send_signal(number)
+
+    assert process.wait(60) != 0
+    assert psutil.wait_procs(children, 60)[1] == []
