@@ -134,6 +134,7 @@ def test_what_a_baseline_holds_is_accepted(say: Say, tmp_path: Path, tmp_path_fa
 @pytest.mark.job
 def test_what_a_baseline_holds_is_not_told_while_the_job_runs_either(say: Say, tmp_path: Path) -> None:
     drill = ("run", "--strategy", "ddp", "--nproc", 2, "--fire-drill", "missing-set-epoch", "--fail-on", "warning")
+    drill += ("--epochs", 16)  # ten seconds and more: two epochs are over before anybody has looked
 
     before = say(*drill, "-o", tmp_path / "baseline.json")
     after = say(*drill, "--baseline", tmp_path / "baseline.json")
