@@ -83,7 +83,8 @@ class SampledElements:
             return
         _remove(self._later)
         parameters = held() if _is_later(step) else ()
-        for number in self.chosen if parameters and self.inventory.still_holds(parameters) else ():
+        held_still = bool(parameters) and self.inventory.still_holds(parameters)
+        for number in (one for one in self.chosen if held_still and parameters[one].requires_grad):
             taken = self.context.guarded(self._taking_later(number))
             self._later.append(parameters[number].register_post_accumulate_grad_hook(taken))  # type: ignore[no-untyped-call]
 

@@ -66,6 +66,24 @@ def test_elements_are_sampled_again_in_three_steps_from_each_power_of_two_on(tmp
     assert all(len(one._post_accumulate_grad_hooks or ()) == 0 for one in parameters)
 
 
+def test_what_was_frozen_since_has_no_elements_later(tmp_path: Path) -> None:
+    context, model = context_in(tmp_path), nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    parameters = list(model.parameters())
+    elements = SampledElements(context, take_inventory(context, 1, optimizer, parameters), parameters, lambda: True)
+
+    for step in range(1, 18):
+        model(torch.ones(2, 8)).sum().backward()
+        if step <= 8:
+            elements.write(parameters, step)
+        elements.write_later(lambda: parameters, step)
+        model.bias.requires_grad_(step < 12)
+        elements.prepare(step + 1, lambda: parameters)
+
+    rows = read_trace(tmp_path / file_name(0, 0)).rows["spots"]
+    assert [len([row for row in rows if int(row["step"]) == step]) for step in (8, 16, 17)] == [2, 1, 1]
+
+
 def test_calls_of_zero_grad_are_counted_by_optimizer(tmp_path: Path) -> None:
     zeroing = Zeroing(context_in(tmp_path))
     one, other = (torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1) for _ in range(2))
