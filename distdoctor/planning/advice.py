@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from distdoctor.errors import CouldNotLook, WrongUse
 from distdoctor.planning.machine import Machine, Speeds
 from distdoctor.planning.memory_remedies import Strategies, with_strategy
-from distdoctor.planning.prediction import Prediction, Predictor
+from distdoctor.planning.prediction import NOT_PREDICTED, Prediction, Predictor
 from distdoctor.workloads.request import TrainingRequest, validate
 
 ADAMW_BYTES = 7 * 4
@@ -98,7 +98,7 @@ def advise(
         if plan.prediction is not None and not parameters:
             parameters = predictor.parameters
     if all(plan.reason for plan in plans):
-        raise CouldNotLook(plans[0].reason, way_out="Measure it: `distdoctor run` with a small batch.")
+        raise CouldNotLook(plans[0].reason, way_out=NOT_PREDICTED)
     if not any(plan.fits for plan in plans):
         tell("predicting smaller micro-batches")
         plans += _accumulating(plans, machine, speeds, device)

@@ -15,6 +15,7 @@ from distdoctor.errors import CouldNotLook, DoctorError
 from distdoctor.planning.memory_timeline import MemoryTimeline, Peak, ScaledTimeline
 from distdoctor.workloads.request import TrainingRequest
 
+NOT_PREDICTED = "If the model does not fit the data, give its own by --data; else measure it by `distdoctor run`."
 SETUP = ("setup",)
 
 
@@ -154,7 +155,7 @@ def traced(request: TrainingRequest, world_size: int, *, device: str = "cpu", ra
         reason = str(error).strip().partition("\n")[0]
         raise CouldNotLook(
             f"{request.strategy} with {request.model} cannot be predicted: {type(error).__name__}: {reason}",
-            way_out="If the model does not fit the data, give its own by --data; else measure it by `distdoctor run`.",
+            way_out=NOT_PREDICTED,
         ) from error
 
 

@@ -82,6 +82,22 @@ def test_a_wrong_question_is_one_sentence_and_exit_code_2(say: Say, words: list[
     assert message in said.err
 
 
+@pytest.mark.job
+def test_a_model_without_blocks_is_planned_and_one_that_does_not_fit_the_data_is_sent_to_them(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_alone.py").write_text(
+        "from torch import nn\n\n\ndef flat():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n\n\n"
+        "def narrow():\n    return nn.Linear(64, 10)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    flat, narrow = (say("advise", "--gpus", "2x1GiB", "--model", f"mine_alone:{name}") for name in ("flat", "narrow"))
+
+    assert (flat.code, flat.out.split(" with ")[0]) == (0, "ddp fits 2 x 1 GiB")
+    assert narrow.code == 5
+    assert "give its own by --data" in narrow.err
+
+
 def test_its_help_needs_no_torch(modules_after: Callable[..., list[set[str]]]) -> None:
     assert not modules_after(["advise", "--help"])[0] & {"torch", "numpy"}
 
