@@ -146,15 +146,21 @@ def test_a_rank_of_another_host_that_has_raised_is_left_to_its_launcher_to_end_o
     assert hung == ([] if raises else [True])
 
 
-def test_a_hang_that_is_left_alone_is_told_in_the_end_as_it_was_last_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def read_as_standing(monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """What every look at the traces gives: rank 1 has not come to its sixth call for 40 s. Processes are looked at in between."""
     script = Script(2)
     for _ in range(5):
         script.collective("all_reduce", [8], site="train.py:9 step").step()
     here = script.stays(1).collective("all_reduce", [8], site="train.py:9 step").live(silent_for=40)
     monkeypatch.setattr(watch, "open_run", lambda folder, sources, ranks: here)
     monkeypatch.setattr(watch, "closer_after", lambda looks: looks * 0.01)
+    return here
+
+
+def test_a_hang_that_is_left_alone_is_told_in_the_end_as_it_was_last_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = read_as_standing(monkeypatch)
     waited = iter((40.0, 60.0, 600.0))
 
     def closer() -> Recording:
@@ -242,12 +248,7 @@ def test_looks_at_a_job_that_moves_wait_for_what_the_last_one_cost(tmp_path: Pat
 def test_what_is_told_is_kept_at_once_in_case_the_launcher_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = Script(2)
-    for _ in range(5):
-        script.collective("all_reduce", [8], site="train.py:9 step").step()
-    here = script.stays(1).collective("all_reduce", [8], site="train.py:9 step").live(silent_for=40)
-    monkeypatch.setattr(watch, "open_run", lambda folder, sources, ranks: here)
-    monkeypatch.setattr(watch, "closer_after", lambda looks: looks * 0.01)
+    here = read_as_standing(monkeypatch)
     kept: dict[str, tuple[str, ...]] = {}
 
     def tell(finding: Finding, diagnosis: object) -> None:

@@ -25,7 +25,7 @@ _SHUFFLES = frozenset({"shuffle", "permutation", "permuted", "randperm", "sample
 @dataclass(frozen=True)
 class StreamShare:
     """`dealt`: the line on which each rank takes its share. `shuffled`: what decides the order before it; no line: not seen.
-    `by_rank`: the generator that shuffles is seeded there with the number of the rank."""
+    `by_rank`: what is dealt out was shuffled by a generator that is seeded there with the number of the rank."""
 
     dealt: SourceLine
     shuffled: SourceLine
@@ -47,7 +47,8 @@ def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> 
             shuffle = _shuffle_above(scope, node)
             if shuffle is None:
                 return StreamShare(scope.line(node), SourceLine())
-            return StreamShare(scope.line(node), scope.line(shuffle), _is_seeded_by_rank(program, shuffle))
+            by_rank = _shuffles_it(scope, shuffle, node) and _is_seeded_by_rank(program, shuffle)
+            return StreamShare(scope.line(node), scope.line(shuffle), by_rank)
     return None
 
 
@@ -121,6 +122,14 @@ def _shuffle_above(scope: Scope, dealt: ast.expr) -> ast.Call | None:
     """The last call before the share that shuffles, in the same function."""
     above = [call for call in scope.calls if last_word(call.func) in _SHUFFLES and call.lineno <= dealt.lineno]
     return max(above, key=lambda call: call.lineno, default=None)
+
+
+def _shuffles_it(scope: Scope, shuffle: ast.Call, dealt: ast.expr) -> bool:
+    """Whether what is dealt out bears a name of what is shuffled: given to the shuffle, or made by its statement."""
+    statement = scope.file.statement(shuffle)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    shuffled = {*map(ast.unparse, (*shuffle.args, *targets))}
+    return any(ast.unparse(one) in shuffled for one in ast.walk(dealt) if isinstance(one, ast.Name | ast.Attribute))
 
 
 def _is_seeded_by_rank(program: UserProgram, shuffle: ast.Call) -> bool:

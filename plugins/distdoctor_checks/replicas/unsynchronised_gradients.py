@@ -53,8 +53,8 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
 
 OF_LOCAL = (
-    "a DTensor takes the gradient of what to_local() gave for its own, as it is placed: whole on every rank. Here each rank "
-    "computes another one, as where it holds a part of the layer behind it"
+    "a DTensor takes the gradient of what to_local() gave for its own, as it is placed: whole on every rank. Where each rank "
+    "computes a part of it only, because the layer behind it is split, gradients differ like this"
 )
 WHOLE = "say that it is a part of a sum: to_local(grad_placements=[Partial()]), one for each dimension of the mesh that splits it"
 UNORDERED = (

@@ -56,6 +56,16 @@ def test_a_shuffle_that_is_seeded_with_the_rank_is_known(shuffles: str, by_rank:
     assert found.by_rank is by_rank
 
 
+def test_a_shuffle_of_something_else_by_rank_says_nothing_of_the_order() -> None:
+    text = CLASS.replace("random.Random(self.seed).shuffle(order)", "random.Random(self.rank).shuffle(colours)")
+    found = stream_share(
+        {"/job/data.py": text.format(share="order = order[self.rank :: self.world_size]")}, "Stream", MADE
+    )
+
+    assert found is not None
+    assert not found.by_rank
+
+
 @pytest.mark.parametrize("share", ["order = order[info.id :: info.num_workers]", "order = order[rank * 8 :]", "pass"])
 def test_shares_of_workers_and_parts_are_none(share: str) -> None:
     assert stream_share({"/job/data.py": CLASS.format(share=share)}, "Stream", MADE) is None

@@ -46,42 +46,36 @@ def test_elements_are_sampled_as_they_were_computed_and_as_they_are_used(tmp_pat
     assert all(float(row["own_0"]) == 2 * float(row["used_0"]) != 0 for row in rows)
 
 
-def test_elements_are_sampled_again_in_three_steps_from_each_power_of_two_on(tmp_path: Path) -> None:
-    context, model = context_in(tmp_path), nn.Linear(8, 8)
+def steps_of(folder: Path, last: int, frozen_from: int = 0) -> tuple[SampledElements, list[nn.Parameter], list[int]]:
+    """The elements of a layer that trains for so many steps, its parameters, and the step of each row that was written. Its bias
+    is frozen from a step on."""
+    context, model = context_in(folder), nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     parameters = list(model.parameters())
     elements = SampledElements(context, take_inventory(context, 1, optimizer, parameters), parameters, lambda: True)
-
-    for step in range(1, 40):
+    for step in range(1, last + 1):
         model(torch.ones(2, 8)).sum().backward()
         if step <= 8:
             elements.write(parameters, step)
         elements.write_later(lambda: parameters, step)
         elements.accumulated = False
+        model.bias.requires_grad_(not frozen_from or step + 1 < frozen_from)
         elements.prepare(step + 1, lambda: parameters)
+    return elements, parameters, [int(row["step"]) for row in read_trace(folder / file_name(0, 0)).rows["spots"]]
 
-    rows = read_trace(tmp_path / file_name(0, 0)).rows["spots"]
-    assert sorted({int(row["step"]) for row in rows}) == [*range(1, 11), 16, 17, 18, 32, 33, 34]
+
+def test_elements_are_sampled_again_in_three_steps_from_each_power_of_two_on(tmp_path: Path) -> None:
+    elements, parameters, steps = steps_of(tmp_path, 39)
+
+    assert sorted({*steps}) == [*range(1, 11), 16, 17, 18, 32, 33, 34]
     assert not elements.accumulated  # what else is said of a backward rests on the first steps
     assert all(len(one._post_accumulate_grad_hooks or ()) == 0 for one in parameters)
 
 
 def test_what_was_frozen_since_has_no_elements_later(tmp_path: Path) -> None:
-    context, model = context_in(tmp_path), nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    parameters = list(model.parameters())
-    elements = SampledElements(context, take_inventory(context, 1, optimizer, parameters), parameters, lambda: True)
+    *_, steps = steps_of(tmp_path, 17, frozen_from=12)
 
-    for step in range(1, 18):
-        model(torch.ones(2, 8)).sum().backward()
-        if step <= 8:
-            elements.write(parameters, step)
-        elements.write_later(lambda: parameters, step)
-        model.bias.requires_grad_(step < 12)
-        elements.prepare(step + 1, lambda: parameters)
-
-    rows = read_trace(tmp_path / file_name(0, 0)).rows["spots"]
-    assert [len([row for row in rows if int(row["step"]) == step]) for step in (8, 16, 17)] == [2, 1, 1]
+    assert [steps.count(step) for step in (8, 16, 17)] == [2, 1, 1]
 
 
 def test_calls_of_zero_grad_are_counted_by_optimizer(tmp_path: Path) -> None:
