@@ -30,7 +30,9 @@ def clips_by_summed_squares(sources: Mapping[str, str], site: SourceLine) -> boo
     for call in calls_at(sources, site, "all_reduce"):
         scope = program.scope_of(call)
         body = "\n".join(ast.unparse(one) for one in getattr(scope.node, "body", ()) if not _is_docstring(one))
-        if call.args and scope.name and any(word in body for word in SCALES) and not _DIVIDES.search(body):
+        if not call.args or not scope.name or _is_divided(program, call):
+            continue
+        if any(word in body for word in SCALES) and not _DIVIDES.search(body):
             made_of = " ".join(_made_of(program, call, call.args[0]))
             if ".grad" in made_of and any(word in made_of for word in SQUARES):
                 return True
@@ -38,14 +40,36 @@ def clips_by_summed_squares(sources: Mapping[str, str], site: SourceLine) -> boo
 
 
 def _made_of(program: UserProgram, call: ast.Call, value: ast.expr) -> Iterator[str]:
-    """What a value is made of in the body of a call, above it: expressions as written."""
+    """What a value is made of in the body of a call, above it, and in the user's functions that return it: as written."""
     above = [one for one in program.inside(program.scope_of(call)) if getattr(one, "lineno", call.lineno) < call.lineno]
     names = {ast.unparse(value)}
     yield from names
     for _ in range(STEPS):
         given = [one for node in above for target, one in _given(node) if target in names]
         yield from map(ast.unparse, given)
+        calls = (one for value in given for one in ast.walk(value) if isinstance(one, ast.Call))
+        yield from (ast.unparse(scope.node) for one in calls for scope in program.targets(one))
         names = {one.id for value in given for one in ast.walk(value) if isinstance(one, ast.Name)} - names
+
+
+def _is_divided(program: UserProgram, call: ast.Call) -> bool:
+    """Whether the body divides or multiplies what the call has summed, by whatever name: then it may be their mean."""
+    name = ast.unparse(call.args[0])
+
+    def is_it(node: ast.AST) -> bool:
+        return isinstance(node, ast.expr) and ast.unparse(node) == name
+
+    for node in program.inside(program.scope_of(call)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.Mult):
+            if is_it(node.left) or (isinstance(node.op, ast.Mult) and is_it(node.right)):
+                return True
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div | ast.Mult) and is_it(node.target):
+            return True
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_it(node.func.value):
+            divides = node.func.attr.rstrip("_") in ("div", "mul", "true_divide")
+            if divides:
+                return True
+    return False
 
 
 def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

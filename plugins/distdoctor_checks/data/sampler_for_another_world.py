@@ -49,7 +49,7 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
             if not together.trains or not passes.passes or str(passes.one.made_line) in told:
                 continue
             wrong = _what_is_wrong(passes, known)
-            if wrong:
+            if wrong and not _deals_too(passes, sources):
                 told.add(str(passes.one.made_line))
                 yield _finding(passes, known, wrong, _given(passes, sources))
             elif _are_shared_out_twice(passes, known):
@@ -85,6 +85,12 @@ def _are_parts(together: Together, known: ReplicaSet) -> bool:
         and len({p.data.digest for p in passes}) == len(passes)
         and min(p.length for p in passes) > 0
     )
+
+
+def _deals_too(together: Together, sources: Sources) -> bool:
+    """Whether a class of the user's in the chain takes a share as well: one by host and one by the ranks of a host, they
+    share the data out once."""
+    return any(dealt_by(sources.texts, name) for name in together.one.sampler.split(">"))
 
 
 def _dealing(together: Together, known: ReplicaSet, sources: Sources) -> dict[str, SourceLine]:
