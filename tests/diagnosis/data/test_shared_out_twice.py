@@ -115,3 +115,17 @@ def test_a_sampler_around_one_that_deals_out_already_is_told(takes: str, drawn: 
     findings = examine(job.recording(sources={"/job/train.py": SAMPLERS.format(takes=takes)}), CHECKS.values()).findings
 
     assert [one.code for one in findings if one.code == "DD311"] == codes
+
+
+def test_a_share_by_host_inside_one_by_the_ranks_of_a_host_is_one_share() -> None:
+    job = sampled_job(ranks=4, length=200)
+    for epoch in range(2):
+        job.train(
+            epoch=epoch, orders={rank: list(range(rank, 200, 4)) for rank in range(4)},
+            sampler="ShardedBatches>DistributedSampler", num_replicas=2, sampler_rank={0: 0, 1: 0, 2: 1, 3: 1},
+            epoch_told=epoch, set_epoch_calls=epoch + 1,
+        )  # fmt: skip
+    text = SAMPLERS.format(takes="number % self.world_size == self.rank")
+    findings = examine(job.recording(sources={"/job/train.py": text}), CHECKS.values()).findings
+
+    assert [one.code for one in findings if one.code == "DD311"] == []

@@ -41,6 +41,13 @@ def test_squares_that_are_summed_over_replicas_are_told() -> None:
     assert [place.site.line for place in finding.places[:2]] == [10, 3]
 
 
+def test_squares_that_another_function_adds_up_are_known() -> None:
+    added = "def squares(parameters):\n    return sum(p.grad.norm() ** 2 for p in parameters)\n"
+    source = CLIP.format(op="", mean="").replace("sum(p.grad.norm() ** 2 for p in parameters)", "squares(parameters)")
+
+    assert [one.place.line for one in told(source + added)] == [10]
+
+
 COPIES = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 
 
@@ -64,6 +71,7 @@ def test_squares_of_shards_that_are_summed_over_their_copies_too_are_told(over: 
     ("source", "about"),
     [
         (CLIP.format(op="", mean=" / dist.get_world_size(group)"), {}),
+        (CLIP.format(op="", mean=" / copies"), {}),
         (CLIP.format(op=", op=dist.ReduceOp.MAX", mean=""), {"reduce_op": "max"}),
         (CLIP.format(op="", mean=""), {"wrapped": False}),
         ("def mean(loss):\n    total = loss.detach()\n    dist.all_reduce(total)\n", {}),
@@ -72,6 +80,7 @@ def test_squares_of_shards_that_are_summed_over_their_copies_too_are_told(over: 
     ],
     ids=[
         "their mean",
+        "divided by the copies",
         "the largest",
         "nobody knows who holds what",
         "a loss",
