@@ -62,10 +62,11 @@ class Making:
         return self.inside is not None and self.inside.done_ns < 0
 
     def counted_before(self, call: NewGroup) -> tuple[int, int]:
-        """How many groups a call of the members only has in its name: those for which this rank had called new_group before
-        (torch 2.14), and those that it is itself a member of (earlier ones)."""
-        before = self.calls[: self.calls.index(call)]
-        return len(before), sum(one.needs(self.timeline.log.rank) for one in before)
+        """How many groups a call of the members only has in its name: those for which this rank had called new_group before, but
+        for local ones of others, which come back before anything is counted (torch 2.14); and those that it is itself a member of
+        (earlier ones)."""
+        before, rank = self.calls[: self.calls.index(call)], self.timeline.log.rank
+        return sum(not one.is_local or one.needs(rank) for one in before), sum(one.needs(rank) for one in before)
 
     def shared_with(self, rank: int) -> tuple[str, ...]:
         """The groups for which this rank and another one have to come together, in the order of this one's calls."""

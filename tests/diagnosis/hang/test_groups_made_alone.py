@@ -142,6 +142,13 @@ def test_members_that_have_counted_different_numbers_of_groups_do_not_meet_in_on
     assert (finding.ranks, finding.confidence, finding.place.short) == ((0, 2), LIKELY, "train.py:15")
 
 
+def test_calls_for_groups_of_others_count_nothing() -> None:
+    """Every rank calls new_group for all pairs: ranks that are no members come back at once, and have not counted."""
+    (finding,) = ring({0: [(0, 1), (0, 2)], 1: [(0, 1), (1, 2)], 2: [(0, 1), (0, 2)]})
+
+    assert finding.title.endswith("it is group number 2 that rank 0 made, and group number 1 that rank 2 made")
+
+
 def test_a_group_of_its_own_number_on_each_member_is_only_waited_for() -> None:
     """Rank 2 makes no other group before: it and rank 0 will meet, whatever rank 1 does."""
     assert [
