@@ -40,6 +40,7 @@ def test_there_are_programs_of_all_families() -> None:
         "more_silent",
         "newer_mixed",
         "newest_mixed",
+        "newest_rules",
         "silent",
         "upstream_mixed",
         "wider_mixed",
