@@ -61,7 +61,7 @@ def examine(
             not_examined.append(NotExamined(check.code, check.slug, silenced[0].what))
             continue
         try:
-            findings = list(_within(coverage, check, check.look(recording)))
+            findings = list(_within(coverage, check, map(_of_the_job, check.look(recording))))
             found += [(check, finding) for finding in findings]
             examined.append(check.code)
         except NotSeen as reason:
@@ -153,6 +153,12 @@ def _ranked(found: Iterable[tuple[Check, Finding]]) -> list[Finding]:
         (symptoms if is_symptom else families[check.family]).append(finding)
     told = families.pop("", []) + [one for family in families.values() for one in _told_once(family)]
     return sorted(_with_symptoms(sorted(told, key=_order), symptoms), key=_order)
+
+
+def _of_the_job(finding: Finding) -> Finding:
+    """The finding without the lines of `check-data --loader`, which nobody can change."""
+    places = tuple(one for one in finding.places if not one.site.walks)
+    return finding if len(places) == len(finding.places) else replace(finding, places=places)
 
 
 def _within(coverage: Coverage, check: Check, findings: Iterable[Finding]) -> Iterator[Finding]:

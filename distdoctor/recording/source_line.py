@@ -31,6 +31,11 @@ class SourceLine:
     def __bool__(self) -> bool:
         return bool(self.path)
 
+    @property
+    def walks(self) -> bool:
+        """Whether it is one of `check-data --loader`, which reads a job's loaders in the place of the job."""
+        return self.path.endswith("distdoctor/workloads/walk_loaders.py")
+
     @classmethod
     def parse(cls, text: str) -> SourceLine:
         """From the text of a trace; anything else is an unknown line."""

@@ -145,12 +145,14 @@ class TroubleJson(msgspec.Struct, frozen=True):
 
 
 class TableJson(msgspec.Struct, frozen=True):
-    """A table of the report. `rows` have one value for each of `columns`; times are nanoseconds, sizes bytes, shares 0-1."""
+    """A table of the report. `rows` have one value for each of `columns`; times are nanoseconds, sizes bytes, shares 0-1. `notes`
+    are the lines below it: of memory, what each remedy would take off."""
 
     name: str
     title: str
     columns: list[str]
     rows: list[list[str | int | float | None]]
+    notes: list[str]
 
 
 class StepTimesJson(msgspec.Struct, frozen=True):
@@ -313,7 +315,10 @@ def _tables(diagnosis: Diagnosis) -> list[TableJson]:
     """Every table of the page; of a thousand equal ranks one row."""
     mine, others = pictures(diagnosis)
     tables = [one.table for one in (*mine, *others)]
-    return [TableJson(one.name, one.title, list(one.columns), [list(row) for row in one.rows]) for one in tables]
+    return [
+        TableJson(one.name, one.title, list(one.columns), [list(row) for row in one.rows], list(one.notes))
+        for one in tables
+    ]
 
 
 def _coverage(coverage: Coverage | None) -> CoverageJson | None:

@@ -327,6 +327,15 @@ def test_evidence_of_any_kind_becomes_json() -> None:
     assert evidence["ratio"] == 0.5
 
 
+def test_what_remedies_would_take_off_is_in_the_json_report_too() -> None:
+    document = json.loads(json_report.render(sick.diagnosis_of("DD407")))
+    (table,) = (one for one in document["tables"] if one["name"] == "memory")
+
+    assert table["notes"] == [
+        "fully-shard, rank 0: fully_shard over 2 ranks: about 3.91 GiB (of parameters, gradients, optimizer state)"
+    ]
+
+
 def test_every_report_fits_the_schema_that_is_printed() -> None:
     schema = json.loads(json_report.schema())
     document = json_report.render(diagnosis_of(SKIPPED, exit_code=1))

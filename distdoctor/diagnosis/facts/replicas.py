@@ -23,6 +23,8 @@ from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.events import WATCHED, Averaging, FirstStep, Names
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op
 
+_WALKED = "check-data --loader"
+"""It reads the loaders of a job in the place of the job, and takes all ranks for replicas."""
 _BY_HAND = "all_reduce of every gradient by hand"
 _PAIRWISE = [int(op) for op in POINT_TO_POINT]
 _SILENT = [int(Op.BARRIER), int(Op.MONITORED_BARRIER)]
@@ -53,6 +55,8 @@ class ReplicaSet:
         """`DistributedDataParallel averages the gradients of ranks 0-3`."""
         if self.by == WATCHED:
             return f"{self.by} says that {named(self.ranks)} hold replicas"
+        if self.by == _WALKED:
+            return f"{self.by} reads for {named(self.ranks)} as for replicas"
         return f"{self.by} averages the gradients of {named(self.ranks)}"
 
 
@@ -104,7 +108,7 @@ def _events(logs: Mapping[int, RankTrace]) -> dict[str, set[frozenset[int]]]:
     ranks: dict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
     for log in logs.values():
         for averaging in log.noted(Averaging):
-            ranks[averaging.by][id(averaging.ranks)] = averaging.ranks  # equal texts are read as one value
+            ranks[_WALKED if averaging.site.walks else averaging.by][id(averaging.ranks)] = averaging.ranks  # equal texts are read as one value
     return {by: {*map(frozenset, of_text.values())} for by, of_text in ranks.items()}
 
 
