@@ -7,12 +7,14 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, TextIO
 
 from distdoctor.cli.loudness import quiet
 from distdoctor.cli.status_lines import StatusLines
+from distdoctor.report.printable import printable
 
 EVERY_SECONDS = 1.0
 SHARE_OF_A_CORE = 0.02  # at most, for reading and drawing: the ranks need theirs
@@ -54,13 +56,19 @@ class LiveView:
 
     def _run(self) -> None:
         pause = EVERY_SECONDS
+        self._show([f"distdoctor: the ranks start, {os.path.relpath(self._folder)}"])
         while not self._over.wait(pause):
-            began = time.thread_time()
+            began, lines = time.thread_time(), list[str]()
             with contextlib.suppress(Exception):  # a table is worth no word of trouble
                 lines = table_now(self._folder, self._lines.room)
-                if lines and not self._over.is_set():
-                    self._lines.show(lines)
-            pause = max(EVERY_SECONDS, (time.thread_time() - began) / SHARE_OF_A_CORE)
+            self._show(lines)
+            spent = time.thread_time() - began if lines else 0.0  # the first time it is our own imports
+            pause = max(EVERY_SECONDS, spent / SHARE_OF_A_CORE)
+
+    def _show(self, lines: Sequence[str]) -> None:
+        with contextlib.suppress(Exception):
+            if lines and not self._over.is_set():
+                self._lines.show([printable(line) for line in lines])
 
 
 def table_now(folder: Path, most: int) -> list[str]:
@@ -68,7 +76,6 @@ def table_now(folder: Path, most: int) -> list[str]:
     from distdoctor.diagnosis.speed.progress_now import ProgressNow
     from distdoctor.recording.trace.run_folder import read_run
     from distdoctor.report.live_table import live_table
-    from distdoctor.report.printable import printable
 
     recording = read_run(folder, only=READ)
     if not recording.ranks:
@@ -77,4 +84,4 @@ def table_now(folder: Path, most: int) -> list[str]:
     table = live_table(ProgressNow.of(replace(recording, job=now)), max(1, most - ABOVE))
     ranks = f"{len(recording.ranks)} of {recording.world_size} ranks"
     head = "distdoctor: " + ", ".join((ranks, *table.notes, os.path.relpath(folder)))
-    return [printable(line) for line in (head, *replace(table, notes=()).lines()[1:])]
+    return [head, *replace(table, notes=()).lines()[1:]]

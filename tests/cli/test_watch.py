@@ -59,6 +59,7 @@ def test_the_rank_that_is_waited_for_is_seen_until_the_job_is_over(tmp_path: Pat
 def assert_table_below_the_jobs_own_words(text: str) -> None:
     """The rows that the table takes scroll no more while it is there, and do so again before the report."""
     assert "rank 1 takes its time" in text
+    assert text.index("distdoctor: the ranks start, .distdoctor/runs/") < text.index("rank 1 takes its time")
     taken, given_back = text.index(f"\x1b[1;{ROWS - 4}r"), text.rindex("\x1b[r")
     table = text[taken:given_back]
     assert f"\x1b[{ROWS - 3};1H\x1b[2Kdistdoctor: 2 of 2 ranks, waiting for rank 1 for" in table
