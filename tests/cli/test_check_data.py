@@ -85,7 +85,8 @@ def test_loaders_are_read_without_training_and_the_answer_comes_first(tmp_path: 
     assert "DD304 warning  ranks 0-1  my_loaders.py:13 make  ranks 0-1 each draw the whole dataset" in done.stdout
     assert "SequentialSampler, 101 samples of TensorDataset, evaluates" in done.stdout
     assert "check-data --loader reads for ranks 0-1 as for replicas" in " ".join(done.stdout.split())
-    assert "DistributedDataParallel" not in done.stdout and "walk_loaders.py" not in done.stdout
+    assert "DistributedDataParallel" not in done.stdout
+    assert "walk_loaders.py" not in done.stdout
 
 
 @pytest.mark.job

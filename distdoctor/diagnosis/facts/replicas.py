@@ -108,7 +108,8 @@ def _events(logs: Mapping[int, RankTrace]) -> dict[str, set[frozenset[int]]]:
     ranks: dict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
     for log in logs.values():
         for averaging in log.noted(Averaging):
-            ranks[_WALKED if averaging.site.walks else averaging.by][id(averaging.ranks)] = averaging.ranks  # equal texts are read as one value
+            by = _WALKED if averaging.site.walks else averaging.by
+            ranks[by][id(averaging.ranks)] = averaging.ranks  # equal texts are read as one value
     return {by: {*map(frozenset, of_text.values())} for by, of_text in ranks.items()}
 
 
