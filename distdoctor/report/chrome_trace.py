@@ -11,6 +11,7 @@ from distdoctor.recording.recording import RankTrace
 
 MOST_RANKS = 64  # as many as somebody looks at; a trace of more does not open
 COLLECTIVES, PHASES = 1, 2  # what the threads of a rank stand for
+CATEGORIES = {COLLECTIVES: "collective", PHASES: "phase"}
 _MEMORY = ("rss", "allocated", "parameters", "gradients", "state")
 
 Event = dict[str, Any]
@@ -51,6 +52,7 @@ def _slice(log: RankTrace, thread: int, name: str, began: float, ended: float, s
         "ph": "X",
         "pid": log.rank,
         "tid": thread,
+        "cat": CATEGORIES[thread],
         "name": name,
         "ts": at,
         "dur": max(ended - began, 0) / 1e3,
@@ -85,4 +87,4 @@ def _memory(log: RankTrace, start: int) -> Iterator[Event]:
     for row in log.rows("memory"):
         at = (int(row["at_ns"]) + log.monotonic_to_wall_ns - start) / 1e3
         sizes = {name: int(row[name]) for name in _MEMORY if row[name]}
-        yield {"ph": "C", "pid": log.rank, "name": "memory, bytes", "ts": at, "args": sizes}
+        yield {"ph": "C", "pid": log.rank, "cat": "memory", "name": "bytes", "ts": at, "args": sizes}
