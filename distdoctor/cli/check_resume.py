@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,11 @@ SECONDS = 3600.0  # for each of the two runs
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """How the job is ended and resumed. `script` empty: a reference training, which knows how."""
+    """How the job is ended and resumed. `script` empty: a reference training, which knows how.
+
+    `place` is a folder of ours. A script that is run again runs in a copy of the working folder there: with the files that were
+    there when the job began, at `began_wall_ns`, and none that the uninterrupted run has written.
+    """
 
     options: tuple[str, ...]
     script: tuple[str, ...]
@@ -32,6 +37,7 @@ class ResumePlan:
     at: int
     kill: bool
     place: Path
+    began_wall_ns: int
 
     @classmethod
     def of(cls, values: dict[str, Any], command: Sequence[str] | None, place: Path) -> ResumePlan:
@@ -53,14 +59,24 @@ class ResumePlan:
             raise WrongUse("check-resume starts the ranks itself", way_out="Name the script: `check-resume train.py`.")
         script = () if values["strategy"] else tuple(values["script"])
         options = tuple(torchrun_arguments(values))
-        return cls(options, script, stop, resume, values["at"] or 0, values["kill"], place)
+        return cls(options, script, stop, resume, values["at"] or 0, values["kill"], place, time.time_ns())
 
     def command(self, history: str, more: Sequence[str] = ()) -> list[str]:
         """The script's own command, with the folder of this history in it."""
         from distdoctor.launch.resumed_runs import torchrun
 
         (self.place / history).mkdir(exist_ok=True)
-        return torchrun(self.options, in_place([*self.script, *more], self.place / history))
+        name, *words = in_place([*self.script, *more], self.place / history)
+        return torchrun(self.options, [str(Path(name).resolve()) if Path(name).is_file() else name, *words])
+
+    def working_folder(self) -> Path:
+        """The copy, made when it is asked for first. Of the sources it is the originals that are run."""
+        from distdoctor.launch.working_copy import copy_folder
+
+        copy = self.place / "work"
+        if not copy.exists():
+            copy_folder(Path.cwd(), copy, unless_written_since_ns=self.began_wall_ns)
+        return copy
 
 
 def in_place(words: Sequence[str], folder: Path) -> list[str]:
@@ -101,8 +117,9 @@ def check_resume(ctx: click.Context, /, **values: Any) -> None:
 
     Pass the script's own arguments for resuming with --resume-args; without them the same command is started again, as
     torchrun and most schedulers do, and the script must find its checkpoint. It is ended by SIGTERM after --at steps (a script
-    that saves then does so), by SIGKILL with --kill, or by itself with --stop-args. `{dir}` in the arguments stands for a folder
-    that the uninterrupted and the interrupted job do not share: `check-resume --nproc 2 train.py --out {dir}`.
+    that saves then does so), by SIGKILL with --kill, or by itself with --stop-args. The interrupted job runs in a copy of this
+    folder without what the uninterrupted one has written. `{dir}` in the arguments stands for a folder, elsewhere, that the two
+    do not share: `check-resume --nproc 2 train.py --out {dir}`.
     """
     if LIST_DRILLS in ctx.meta:
         from distdoctor.cli.fire_drills import show_drills
@@ -172,6 +189,7 @@ def _run_twice(folder: Path, plan: ResumePlan, at: int, ended: str) -> str:
             SECONDS,
             kill_at=at if kills else 0,
             probe=probe,
+            within=plan.working_folder() if plan.script else None,
         )
         if failed:
             return f"the {name} job failed: {failed}"

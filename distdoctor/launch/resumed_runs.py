@@ -28,8 +28,11 @@ def run(
     *,
     kill_at: int = 0,
     probe: ProbeSettings | None = None,
+    within: Path | None = None,
 ) -> str:
     """Run to the end, recording into `folder`; why it failed in one line, "" when it did not. Ended after `seconds`.
+
+    `within` is the working folder, ours where it is left out.
 
     With `kill_at` every rank is killed after so many optimizer steps, and that the job fails is no failure.
 
@@ -38,8 +41,17 @@ def run(
     folder.mkdir(mode=0o700)
     env = {**os.environ, **replace(probe or ProbeSettings(STREAMS), kill_at=kill_at).hand_over(folder)}
     env.pop("DISTDOCTOR", None)
+    if within is not None and "--module" in command:  # the module here, and not the one in the folder where it runs
+        env["PYTHONSAFEPATH"] = "1"
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), env.get("PYTHONPATH"))))
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+        command,
+        cwd=within,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        start_new_session=True,
     )
     try:
         with leaving_by_signals():

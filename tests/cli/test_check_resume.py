@@ -50,6 +50,67 @@ def test_a_script_that_is_killed_is_compared_step_by_step(
     assert done.returncode == (1 if code else 0)
 
 
+FINDS_ITS_CHECKPOINT = """
+import os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+path, begin, model = sys.argv[1], 0, torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if os.path.exists(path):
+    saved = torch.load(path)
+    model.load_state_dict(saved["model"])
+    begin = saved["step"]
+replica = DistributedDataParallel(model)
+for step in range(begin, 8):
+    torch.manual_seed(step)
+    optimizer.zero_grad()
+    replica(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+    if dist.get_rank() == 0 and step % 2:
+        torch.save({"model": model.state_dict(), "step": step + 1}, path)
+    dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(
+    ("shared", "answer"),
+    [
+        (False, "resumed after step 4: every bit of the next 4 steps is that of the uninterrupted run"),
+        (
+            True,
+            "resuming was not compared: the interrupted job began with /",
+        ),
+    ],
+)
+def test_what_the_uninterrupted_job_has_saved_is_not_what_the_other_goes_on_from(
+    shared: bool, answer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(FINDS_ITS_CHECKPOINT)
+    saved = str(tmp_path / "last.pt") if shared else "last.pt"
+    command = [
+        sys.executable,
+        "-m",
+        "distdoctor",
+        "check-resume",
+        "--nproc",
+        "2",
+        "--kill",
+        "--at",
+        "5",
+        "train.py",
+        saved,
+    ]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+
+    assert done.stdout.splitlines()[0].startswith(answer), done.stdout + done.stderr
+    assert "DD706" not in done.stdout
+    assert (done.returncode, (tmp_path / "last.pt").exists()) == (0, True)
+
+
 def test_the_two_histories_of_a_job_get_folders_of_their_own() -> None:
     assert in_place(["--out={dir}/ck", "x"], Path("/a")) == ["--out=/a/ck", "x"]
 

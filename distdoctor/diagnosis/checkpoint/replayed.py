@@ -12,7 +12,7 @@ from distdoctor.diagnosis.checkpoint.restored import Restored, in_words, where_l
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.replay import Replay
-from distdoctor.recording.trace.events import Saving
+from distdoctor.recording.trace.events import Loading, Saving
 from distdoctor.recording.trace.layout import TensorFlag
 
 SHOWN = 400  # steps of the two curves that are kept
@@ -64,6 +64,9 @@ def compare(whole: Recording, before: Recording, after: Recording, *, ended: str
         restored = Restored.of(after)
     except NotSeen:
         restored = Restored({})
+    shared = _found_by(before, whole)
+    if shared:
+        return Replay(ended=ended, trouble=shared)
     at = _resumed_from(restored, before)
     if not at:
         return Replay(ended=ended, trouble="the interrupted run saved nothing, or nothing that could be seen")
@@ -100,6 +103,19 @@ def compare(whole: Recording, before: Recording, after: Recording, *, ended: str
                 known, step=step, ranks=ranks, piece=parting.piece, tensor=parting.tensor, words=parting.words
             )
     return known
+
+
+def _found_by(before: Recording, whole: Recording) -> str:
+    """The words for an interrupted job that began with a file which the uninterrupted one had saved; "" where it began anew."""
+    saved = {event.path for log in whole.ranks.values() for event in log.noted(Saving)}
+    read = {event.path for log in before.ranks.values() for event in log.noted(Loading) if not event.step}
+    shared = sorted((saved & read) - {""})
+    if not shared:
+        return ""
+    return (
+        f"the interrupted job began with {shared[0]}, which the uninterrupted one had saved: let them not share it, with {{dir}} "
+        "in the arguments or a path relative to the working folder"
+    )
 
 
 def _resumed_from(restored: Restored, before: Recording) -> int:

@@ -33,6 +33,10 @@ _UNKNOWN = (
     "the killed job resumed in an order that the uninterrupted one never had, or its epochs are too long to be told "
     "apart; use --stop-args instead of --kill-at"
 )
+_UNSTABLE = (
+    "the interrupted job drew other samples than the uninterrupted one before it was interrupted: without a seed that is the "
+    "same in every run (of the split, of the sampler), what the resume changes cannot be told from it"
+)
 _AGAIN = "again "
 LEAST_DRAWS = 8  # that agree, of one rank, to call two orders the same
 
@@ -50,6 +54,8 @@ def compare(whole: Recording, before: Recording, after: Recording, *, killed: bo
         return Resumption(trouble=str(reason))
     if len(begun) > len(base):
         return Resumption(trouble=f"the interrupted job ran {len(begun)} epochs, the uninterrupted one {len(base)}")
+    if not all(_draws_alike(whole_epoch, one) for whole_epoch, one in zip(base, begun, strict=False)):
+        return Resumption(trouble=_UNSTABLE)
     step = steps_of(before)
     saved = _saved_step(after) if killed else 0
     until = until_step(begun, base, whole, saved) if saved else None
@@ -188,6 +194,18 @@ def _follows(base: Sequence[Together], begun: Sequence[Together], resumed: Toget
         return "first"
     earlier = next((one for one in reversed(range(1, epoch)) if in_order_of(base[one], None, resumed)), 0)
     return f"{_AGAIN}{earlier}" if earlier else "other"
+
+
+def _draws_alike(whole: Together, begun: Together) -> bool:
+    """Whether every rank drew what it drew in the uninterrupted job, as far as it came."""
+    for rank, one in begun.passes.items():
+        other = whole.passes.get(rank)
+        if other is None or other.keep_one_in != one.keep_one_in:
+            continue
+        n = min(len(one.indices), len(other.indices))
+        if not np.array_equal(other.indices[:n], one.indices[:n]):
+            return False
+    return True
 
 
 def in_order_of(base: Together, begun: Together | None, resumed: Together) -> bool:

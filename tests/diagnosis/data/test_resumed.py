@@ -184,6 +184,15 @@ def test_it_is_kept_in_the_run_folder(tmp_path: object) -> None:
     assert read_resumption(folder) is None
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_job_whose_order_is_another_in_every_run_is_not_judged(killed: bool) -> None:
+    """An unseeded split: what the interrupted job drew from its first epoch on is no repetition that the resume has made."""
+    found = compare(job(*WHOLE), job((7, 0, 50), (8, 0, 20)), job((9, 0, 50), (10, 0, 50)), killed=killed)
+
+    assert found.trouble.startswith("the interrupted job drew other samples than the uninterrupted one")
+    assert (found.repeated, found.lost) == (0, 0)
+
+
 def test_without_training_there_is_a_reason() -> None:
     untrained = sampled_job(ranks=2, length=100).evaluate().recording()
     assert compare(untrained, untrained, untrained) == Resumption(
