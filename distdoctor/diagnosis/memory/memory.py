@@ -118,18 +118,22 @@ class Holder:
 
     @property
     def plain_growth(self) -> tuple[HeldBytes, ...]:
-        """All looks, where every one found more bytes than the one before, at a rate that does not fall off; else ()."""
+        """All looks, where the bytes grew again and again, never became fewer, and at a rate that does not fall off; else ()."""
         return () if self.flags & HolderFlag.BOUNDED else self._growing([look.bytes for look in self.looks])
 
     @property
     def hook_growth(self) -> tuple[HeldBytes, ...]:
-        """All looks at hooks, where every one found more of them, at a rate that does not fall off; else ()."""
+        """The same of hooks: all looks, where there were more of them again and again."""
         return self._growing([look.length for look in self.looks]) if self.kind == HOOKS else ()
 
     def _growing(self, amounts: Sequence[int]) -> tuple[HeldBytes, ...]:
-        if len(amounts) < 5:
+        every = list(zip(self.looks, amounts, strict=True))
+        # What grows once in an evaluation or an epoch is found unchanged in between; at the end that says that it has stopped.
+        found = [one for number, one in enumerate(every) if number == 0 or one[1] != every[number - 1][1]]
+        found += [] if found[-1:] == every[-1:] else every[-1:]
+        if len(found) < 5:
             return ()
-        pairs = pairwise(zip(self.looks, amounts, strict=True))
+        pairs = pairwise(found)
         rates = [(more - less) / (later.step - look.step) for (look, less), (later, more) in pairs]
         if min(rates) <= 0 or min(rates[-2:]) < 0.5 * float(np.median(rates)):
             return ()

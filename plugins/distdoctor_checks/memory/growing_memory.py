@@ -201,7 +201,7 @@ def _words(one: Growth) -> tuple[str, str]:
         )
     return f"`{holder.label}` keeps {mib(size)} more every step", (
         f"it held {first.tensors} tensors of {mib(first.bytes)} after step {first.step}, and {last.tensors} of "
-        f"{mib(last.bytes)} after step {last.step}, more at every sample; if it is bounded, this run did not reach the bound"
+        f"{mib(last.bytes)} after step {last.step}, and never less in between; if it is bounded, this run did not reach the bound"
     )
 
 

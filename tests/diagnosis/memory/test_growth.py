@@ -70,6 +70,8 @@ def test_a_container_is_not_accused_before_24_steps_nor_with_a_bound() -> None:
     assert found(looks, flags=HolderFlag.BOUNDED) == []
     assert found(looks, label="replay_buffer") == ["possible note"]
     assert found({**looks, 48: {"bytes": 36 * MIB, "tensors": 36}}) == []  # has reached its bound
+    assert found({step: {"bytes": step // 8 * 8 * MIB, "tensors": step // 8} for step in looks}) == ["likely warning"]
+    assert found({step: {"bytes": min(step, 16) // 8 * 8 * MIB, "tensors": step // 8} for step in looks}) == []
     assert found({**looks, 36: {"bytes": 2 * MIB, "tensors": 2}}) == []  # was emptied
 
 
