@@ -160,13 +160,19 @@ def _loss_scale(gradients: Gradients, peers: ReplicaGroup) -> float | None:
 
 def _own_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, dict[int, float]]:
     """step -> rank -> the whole number by which it divides its summed loss, where every rank does and some have far more than
-    others. {} where that is not so in most steps."""
+    others. {} where that is not so in most steps. Of a step of several micro-batches it is the last one's."""
     by_step: dict[int, dict[int, float | None]] = defaultdict(dict)
+    passes: dict[int, set[int]] = defaultdict(set)
     for rank, updates in gradients.updates(peers).items():
         for update in updates:
-            if update.step and update.digested and update.number("backwards") == 1:
+            if update.step and update.digested:
                 by_step[update.step][rank] = _divisor(update.roots, len(peers.ranks))
-    whole = {tuple(sorted(found.items())): step for step, found in by_step.items() if set(found) == set(peers.ranks)}
+                passes[update.step].add(update.number("backwards"))
+    whole = {
+        tuple(sorted(found.items())): step
+        for step, found in by_step.items()
+        if set(found) == set(peers.ranks) and len(passes[step]) == 1
+    }
     counted: dict[int, dict[int, float]] = {}
     for (
         found,

@@ -6,7 +6,7 @@ import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Confidence, Severity
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, Confidence, Severity
 from distdoctor.recording.trace.events import FirstStep, Saving
 from distdoctor.recording.trace.layout import CallFlag, UpdateFlag
 from distdoctor.testing.gradients import TrainedJob, trained_job
@@ -163,6 +163,21 @@ def summed(losses: dict[int, float]) -> TrainedJob:
 def test_a_sum_completes_the_parts_of_one_loss_that_all_ranks_compute() -> None:
     assert told(summed({0: 2.3, 1: 2.4}), "DD209") == [("DD209", CERTAIN)]
     assert told(summed({0: 2.3, 1: 2.3}), "DD209") == []
+
+
+@pytest.mark.parametrize("passes", [1, 4])
+def test_counts_of_each_ranks_own_that_are_far_apart_are_a_note_with_micro_batches_too(passes: int) -> None:
+    def job(*counts: int) -> TrainedJob:
+        made = trained_job(2).initial()
+        for step in range(4):
+            roots = {rank: f"div {count + step};NllLoss sum" for rank, count in enumerate(counts)}
+            made.step(backwards=passes, unsynced=passes - 1, roots=roots)
+        return made
+
+    (finding,) = examine(job(100, 20).recording(), [CHECKS["DD209"]]).findings
+    assert (finding.severity, finding.confidence) == (NOTE, POSSIBLE)
+    assert "counts of their own" in finding.title
+    assert told(job(100, 95), "DD209") == []
 
 
 def test_an_optimizer_that_leaves_out_what_is_not_finite_is_a_note() -> None:
