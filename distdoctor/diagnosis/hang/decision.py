@@ -19,7 +19,7 @@ from distdoctor.diagnosis.hang.group_making import Making, NewGroup
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.point_to_point import Pairs
-from distdoctor.diagnosis.source.deciding import deciding_condition
+from distdoctor.diagnosis.source.deciding import deciding_condition, deciding_count
 from distdoctor.diagnosis.source.deciding_value import GROUP, MEMBERS, SHAPE, TAG, deciding_value, most_telling_value
 from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.message_order import order_question
@@ -47,6 +47,8 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
         return _of_refusal(facts, incident)
     if incident.kind is IncidentKind.NEVER_CAME:
         return _of_absence(facts, incident)
+    if incident.left_out is not None and incident.odd is not None:
+        return deciding_count(facts.recording.sources, incident.left_out.site, incident.odd.site)
     one, other = sides(incident)
     if one is None:
         return None

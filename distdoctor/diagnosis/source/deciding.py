@@ -7,11 +7,12 @@ candidates; the one whose value is most telling of a single rank (its number, it
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.source.deciding_tests import DecidingTest, tests_around, tests_of_hooks
-from distdoctor.diagnosis.source.decision import LEAST, Decision
+from distdoctor.diagnosis.source.decision import LEAST, STEPS_SHOWN, Decision
 from distdoctor.diagnosis.source.rank_guard import of_test
 from distdoctor.diagnosis.source.rank_local import (
     Hop,
@@ -79,6 +80,43 @@ def awaited_condition(sources: Mapping[str, str], site: SourceLine) -> Decision 
         return None
     found = origin(program, test.value)
     return Decision.of(_step(program, test), found.way, found.also) if found.weight >= LEAST else None
+
+
+def deciding_count(sources: Mapping[str, str], line: SourceLine, beyond: SourceLine) -> Decision | None:
+    """What decides how often a line is run before its rank comes to another: what the loop around the one goes through, and where
+    that is worked out. None where no loop holds the one without the other."""
+    program = program_of(sources)
+    way = way_to(program, line)
+    if way is None:
+        return None
+    (node,) = next(iter(way.nodes.values()))[:1]
+    for test in tests_around(program, node):
+        loop = test.holder
+        if isinstance(loop, ast.For | ast.AsyncFor | ast.While) and test.value is getattr(
+            loop, "iter", getattr(loop, "test", 0)
+        ):
+            if line.path == beyond.path and loop.lineno <= beyond.line <= (loop.end_lineno or loop.lineno):
+                return None
+            found = origin(program, test.value, is_test=not test.is_loop, counted=test.is_loop)
+            telling = found.way if found.weight >= LEAST else ()
+            return Decision.of(_step(program, test), telling or _worked_out(program, test.value), found.also)
+    return None
+
+
+def _worked_out(program: UserProgram, value: ast.expr) -> tuple[Hop, ...]:
+    """The expression, what was assigned to the variables in it, and what the functions return that are called there."""
+    found, waiting = [step_of(program, value)], deque([value])
+    while waiting and len(found) <= STEPS_SHOWN:
+        made: list[ast.expr] = []
+        for node in ast.walk(waiting.popleft()):
+            if isinstance(node, ast.Name):
+                stores = program.stores(node.id, program.scope_of(node))
+                made += [one for statement, one in stores if stores_variable(statement, node.id)]
+            elif isinstance(node, ast.Call):
+                made += [one for target in program.targets(node) for one in program.returned(target)]
+        found += [step_of(program, one) for one in made]
+        waiting += made
+    return tuple(found)
 
 
 def _passed_each_time(program: UserProgram, site: SourceLine) -> list[tuple[int, bool, int]]:

@@ -170,10 +170,11 @@ def waiting_backward() -> FrameType | None:
 class Caller:
     """What torch's own frames between the operation and the user's line tell."""
 
-    __slots__ = ("blocking_pair", "by_user", "flags", "front", "site")
+    __slots__ = ("blocking_pair", "by_user", "flags", "front", "site", "waits")
 
     def __init__(self, frame: FrameType | None, codes: Codes) -> None:
         self.front: FrameType | None = None  # torch's function that the user called
+        self.waits: FrameType | None = None  # which of them waits for what the innermost one gives: `send` for `isend`
         self.by_user = True  # nothing but torch's functions for users stands between the operation and the user's line
         self.blocking_pair = False
         flags = NATIVE
@@ -190,9 +191,9 @@ class Caller:
             if kind == _FRONT:
                 flags = flags & ~NATIVE | about[1]
                 if self.front is None:
-                    self.front = frame
+                    self.front = self.waits = frame
                 if about[2]:
-                    self.blocking_pair = True
+                    self.blocking_pair, self.waits = True, frame
             elif kind >= _OTHER:
                 self.by_user = False
             frame = frame.f_back

@@ -225,11 +225,11 @@ class CollectivesStream:
             prefix=prefix, site_prefix=site_prefix, step=rank.step, group=group.key, shape=shape,
             site=site, root=root, tag=tag, op=op, flags=flags, reduce_op=reduce_op, dtype=dtype, thread=here.thread,
         )  # fmt: skip
-        if not returned and caller.front is not None:
+        if not returned and caller.waits is not None:
             opened = here.open
             if len(opened) > DEEPEST:
                 opened.clear()  # those that failed before they came to wait are forgotten by and by
-            opened[id(caller.front)] = seq
+            opened[id(caller.waits)] = seq
         if is_async and caller.by_user and caller.site is not None:
             self.handles.expect(seq)
         return seq

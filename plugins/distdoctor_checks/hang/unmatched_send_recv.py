@@ -50,6 +50,8 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
         yield apart.sides.finding("pair-send-with-recv", _change_by_stacks(apart.sides))
     if verdict is None:
         return
+    for incident in verdict.of_kind(IncidentKind.UNSENT):
+        yield _one_too_few(verdict, incident)
     for incident in verdict.of_kind(IncidentKind.UNRECEIVED):
         yield _lost(verdict, incident)
     for incident in _unmatched(verdict):
@@ -114,6 +116,38 @@ def _misfit(verdict: Verdict, incident: Incident) -> Finding:
         at_ns=incident.at_ns,
         explains=(incident.key,),
         undecided=incident.undecided,
+    )
+
+
+def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
+    """A rank went on after fewer messages than the other side receives: rings of one line and another that went well before."""
+    receive, sent, instead = incident.usual, incident.left_out, incident.odd
+    assert receive is not None
+    assert sent is not None
+    assert instead is not None
+    return Finding(
+        title=f"rank {sent.rank} sends one message too few: {short(receive)} waits for it",
+        ranks=incident.ranks,
+        confidence=incident.confidence,
+        stalls=incident.stalls,
+        place=sent.site,
+        places=(
+            Place(sent.site, (sent.rank,), f"{pairwise(sent)} was its last one"),
+            *by_site(verdict, [receive, instead]),
+            *deciding_places(incident),
+        ),
+        evidence={"waits": full(receive), "instead": full(instead), "last_sent": full(sent), "sent": sent.number},
+        why=f"rank {sent.rank} went on to {at(instead.site)}, where in the rounds before it always sent once more at "
+        f"{at(sent.site)}; rank {receive.rank} receives as often as before",
+        prescriptions=(
+            Prescription(
+                "pair-send-with-recv",
+                change=f"send as often at {at(sent.site)} as rank {receive.rank} receives at {at(receive.site)}: work the number "
+                "out in one way for both",
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
     )
 
 

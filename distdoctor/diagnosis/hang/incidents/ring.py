@@ -102,6 +102,9 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
         rings=(),
         waiting=(before,),
     )
+    message = _last_message(known, expected, before.call)
+    if message is not None:
+        return replace(strayed, kind=IncidentKind.UNSENT, left_out=message, sides=LIKELY)
     departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
     if not gap:
         strayed = replace(strayed, ranks=_that_added(known, odd) or needed)
@@ -109,6 +112,12 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     strayed = replace(strayed, uneven=find_uneven_pass(known.uneven, strayed.ranks, strayed.at_ns))
     guard = find_guard(known.sources, odd, before.call, needed, before.ranks)
     return strayed if guard is None else put_under(strayed, *guard)
+
+
+def _last_message(known: HangFacts, expected: Symbol, receive: Call) -> Call | None:
+    """The last message of the statement `expected` to whoever waits in `receive`; None where it sends none to there."""
+    sent = known.pairs.sends.get((receive.group, receive.root, receive.rank), []) if receive.op is Op.RECV else []
+    return next((call for call in reversed(sent) if symbol(call) == expected), None)
 
 
 def _that_added(known: HangFacts, odd: Call) -> tuple[int, ...]:

@@ -1,0 +1,75 @@
+"""A stage of a pipeline that sends fewer messages than the next one receives: no order of sends and receives is wrong in it."""
+
+from __future__ import annotations
+
+from sick import PLUGINS
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import LIKELY, Finding
+from distdoctor.testing import Script, recording
+
+CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
+SCHEDULE = """\
+import torch.distributed as dist
+class Schedule:
+    def sizes(self, batch):
+        if self.first:
+            return [self.micro] * (batch // self.micro)
+        return [self.micro] * -(-batch // self.micro)
+    def step(self, batch):
+        sizes = self.sizes(batch)
+        for size in sizes:
+            if self.first:
+                dist.send(self.stage(size), 1)
+            else:
+                dist.recv(self.room(size), 0)
+        for size in sizes:
+            if self.first:
+                dist.recv(self.room(size), 1)
+            else:
+                dist.send(self.gradient(size), 0)
+"""
+
+
+def rounds(*counts: tuple[int, int]) -> Script:
+    """In each round so many messages from rank 0, and so many receives of rank 1; then as many the other way."""
+    script = recording(ranks=2)
+    for sent, received in counts:
+        for number in range(max(sent, received)):
+            if number < sent:
+                script.send(0, 1, [8], site="pipe.py:11 step")
+            if number < received:
+                script.recv(1, 0, [8], site="pipe.py:13 step")
+        for _ in range(sent):
+            script.recv(0, 1, [8], site="pipe.py:16 step")
+            script.send(1, 0, [8], site="pipe.py:18 step")
+        script.step()
+    return script
+
+
+def told(script: Script) -> list[Finding]:
+    return list(examine(script.source("pipe.py", SCHEDULE).live(), CHECKS, live=True).findings)
+
+
+def test_the_side_that_left_its_routine_is_named_with_what_decides_how_often_it_sends() -> None:
+    (finding,) = told(rounds((4, 4), (4, 4), (4, 4), (3, 4)))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0,), LIKELY)
+    assert finding.title.startswith("rank 0 sends one message too few")
+    assert (finding.place.line, finding.places[0].site.line) == (11, 11)
+    shown = {place.site.line: place.role for place in finding.places}
+    assert shown[9] == "decides: `for ... in sizes`"
+    assert shown[8] == "which depends on `self.sizes(batch)`"
+    assert {5, 6} & shown.keys()
+
+
+def test_a_ring_of_receives_in_the_first_round_is_still_one() -> None:
+    script = recording(ranks=2)
+    for rank in range(2):
+        script.recv(rank, 1 - rank, [8], site="pipe.py:13 step").send(rank, 1 - rank, [8], site="pipe.py:11 step")
+
+    assert [one.code for one in told(script)] == ["DD114"]
+
+
+def test_rounds_that_come_out_even_are_silent_whatever_their_number() -> None:
+    assert told(rounds((4, 4), (4, 4), (3, 3), (4, 4))) == []
