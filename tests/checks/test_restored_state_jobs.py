@@ -12,7 +12,7 @@ from jobs import run_ranks, values
 from jobs.replicas import _watched
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding
+from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding
 from distdoctor.launch.post_mortem import open_recording
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job
@@ -73,11 +73,14 @@ def test_a_piece_of_state_that_was_not_restored_is_named_with_its_ranks(
     (finding,) = found(saved, forgets.replace(" ", "-"))
 
     assert finding.title == f"{'ranks 0-1' if len(ranks) > 1 else 'rank 1'} resumed from step 5 {words}"
-    assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, ranks)
+    assert (finding.severity, finding.confidence, finding.ranks) == (
+        WARNING if len(ranks) > 1 else ERROR,
+        LIKELY,
+        ranks,
+    )
     line = Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
     assert "# all of it" in line
-    odd = [one.ranks for one in found(saved, forgets.replace(" ", "-"), "DD218")]
-    assert odd == ([(1,)] if forgets == "optimizer on rank 1" else [])  # who has not loaded it, though two are a tie
+    assert found(saved, forgets.replace(" ", "-"), "DD218") == []  # that they part then follows from it
 
 
 def test_a_job_that_restores_everything_is_silent_and_trains_the_same_to_the_last_bit(saved: Path) -> None:
@@ -101,6 +104,23 @@ def test_a_piece_that_begins_anew_within_one_run_is_named_and_a_second_stage_is_
             assert (one.severity, one.confidence) == (WARNING, LIKELY)
             assert "# all of it" in Path(one.place.path).read_text("utf-8").splitlines()[one.place.line - 1]
     assert run(tmp_path, "unwatched", "collectives", job=jobs.twice_in_one_run) == trained[""]
+
+
+def test_what_one_rank_alone_restores_or_another_optimizer_forgets_is_named_with_its_line(tmp_path: Path) -> None:
+    job = jobs.restored_in_vain
+    run(tmp_path, "first", job=job)
+    for how, ranks, severity, words, role in (
+        ("early", (0, 1), WARNING, "# once more", "makes anew what was restored"),
+        ("one", (1,), ERROR, "# alone", "decides who restores: `dist.get_rank() == 0`"),
+    ):
+        run(tmp_path, how, job=job, resumes=True, how=how)
+        (finding,) = found(tmp_path, how)
+        assert (finding.severity, finding.ranks, finding.places[0].role) == (severity, ranks, role)
+        assert words in Path(finding.place.path).read_text("utf-8").splitlines()[finding.place.line - 1]
+
+    looked_at = run(tmp_path, "right", job=job, resumes=True)
+    assert found(tmp_path, "right") == []
+    assert run(tmp_path, "unwatched", "collectives", job=job, resumes=True) == looked_at
 
 
 LOST = "rank 0 resumed from step 5 without restoring the copies of the model (EMA, target) that the checkpoint holds"

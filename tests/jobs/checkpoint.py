@@ -202,6 +202,53 @@ def averaged_in_a_dictionary(
     return digest_of_training(net)
 
 
+class Session:
+    """A training that is put together, restored, and prepared."""
+
+    def __init__(self) -> None:
+        self.net = Net()
+        self.optimizer = adam(self.net)
+
+    def prepare(self) -> None:
+        self.model = DistributedDataParallel(self.net)
+        self.optimizer = adam(self.net)  # once more
+
+    def restore(self, path: str) -> None:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        self.net.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+
+    def restore_on_one(self, path: str) -> None:
+        if dist.get_rank() == 0:  # alone
+            saved = torch.load(path, map_location="cpu", weights_only=True)
+            self.net.load_state_dict(saved["model"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+
+
+def restored_in_vain(rank: int, world_size: int, *, folder: str, resumes: bool = False, how: str = "") -> str:
+    """Restores before it makes another optimizer (`early`), on one rank (`one`), or as it should."""
+    path, session = f"{folder}/session.pt", Session()
+    if resumes and how == "early":
+        session.restore(path)
+    if resumes and how == "one":
+        session.restore_on_one(path)
+        session.model = DistributedDataParallel(session.net)
+    else:
+        session.prepare()
+    if resumes and not how:
+        session.restore(path)
+    batches = Batches(rank)
+    for _ in range(3 if resumes else 5):
+        inputs, targets = batches.next()
+        session.optimizer.zero_grad()
+        cross_entropy(session.model(inputs), targets).backward()
+        session.optimizer.step()
+    if rank == 0 and not resumes:
+        torch.save({"model": session.net.state_dict(), "optimizer": session.optimizer.state_dict()}, path)
+    dist.barrier()
+    return digest_of_training(session.net)
+
+
 def averaged_twice_in_one_run(rank: int, world_size: int, *, folder: str, forgets: bool = False, **_: object) -> str:
     """The same, built anew in the same process."""
     averaged_in_a_dictionary(rank, world_size, folder=folder)

@@ -17,11 +17,12 @@ from distdoctor.recording.source_line import SourceLine
 _MAKERS = ("__init__", "__post_init__", "setup", "build")  # they run before a load
 
 
-def rebuilt_after(sources: Mapping[str, str], load: SourceLine) -> SourceLine:
-    """The one line that makes anew what the function of a load restores into an object; else no line."""
+def rebuilt_after(sources: Mapping[str, str], load: SourceLine, *, only: bool = False) -> SourceLine:
+    """The one line that makes anew what the function of a load restores into an object, or `only` what is restored in the very
+    line; else no line."""
     program = program_of(sources)
     loading = [s for s in program.scopes.values() if s.path == load.path and s.node is s.file.function_at(load.line)]
-    restored = {name for scope in loading for name in _restored(scope)}
+    restored = {name for scope in loading for name in _restored(scope, load.line if only else 0)}
     classes = {scope.class_name for scope in loading}
     found = [
         (scope, node)
@@ -38,11 +39,12 @@ def rebuilt_after(sources: Mapping[str, str], load: SourceLine) -> SourceLine:
     return scope.line(node)
 
 
-def _restored(scope: Scope) -> set[str]:
-    """`self.ema` of `self.ema.set_state(checkpoint["ema"])`."""
+def _restored(scope: Scope, line: int) -> set[str]:
+    """`self.ema` of `self.ema.set_state(checkpoint["ema"])`; `line` 0: wherever that is."""
     return {
         ast.unparse(call.func.value)
         for call in scope.calls
+        if not line or call.lineno <= line <= (call.end_lineno or line)
         if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name | ast.Attribute)
         if any(isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Constant) for one in call.args)
     }

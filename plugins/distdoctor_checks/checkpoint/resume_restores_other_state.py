@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
 from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards
@@ -41,18 +42,23 @@ from distdoctor.diagnosis.checkpoint.restored import (
     words_of,
 )
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.wording import at
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.source.rank_guard import guards_at
 from distdoctor.diagnosis.source.rebuilt import rebuilt_after
 from distdoctor.diagnosis.source.schedules import schedule_made_after
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.replay import Replay
-from distdoctor.recording.trace.events import Loading, Untied
+from distdoctor.recording.trace.events import Loading, StateLoaded, Untied
 from distdoctor.recording.trace.state_file import BESIDE, COPIES, MOMENTS, SCHEDULE, WEIGHTS
 
 
-@check("DD706", "resume-restores-other-state", severity=WARNING, live=False)
-def examine(restored: Restored | None, gradients: Gradients | None, recording: Recording) -> Iterator[Finding]:
+@check("DD706", "resume-restores-other-state", severity=WARNING, live=False, specificity=50)
+def examine(
+    restored: Restored | None, gradients: Gradients | None, partings: ReplicaDivergences | None, recording: Recording
+) -> Iterator[Finding]:
     ties = list(_trained_apart(gradients)) if gradients is not None else []
     if ties:
         yield _untied(ties)
@@ -74,7 +80,8 @@ def examine(restored: Restored | None, gradients: Gradients | None, recording: R
         if one.pieces and not one.is_another_training:
             alike[tuple(piece.kind for piece in one.pieces)].append(one)
     for found in alike.values():
-        yield _finding(found, restored, recording)
+        finding = _finding(found, restored, recording)
+        yield _of_some(finding, found, restored, partings, recording) if len(found) < len(restored.ranks) else finding
 
 
 def _trained_apart(gradients: Gradients) -> Iterator[tuple[int, Untied]]:
@@ -150,8 +157,11 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     places = (Place(load, ranks, "resumes from it"),) if load else ()
     of_schedule = load and any(piece.kind == SCHEDULE for piece in pieces)
     anew = schedule_made_after(recording.sources, load) if of_schedule else SourceLine()
+    loaded = _loaded_into(pieces, ranks, recording)
     of_copies = load and any(piece.kind in (COPIES, BESIDE) for piece in pieces)
-    rebuilt = rebuilt_after(recording.sources, load) if of_copies else SourceLine()
+    rebuilt = (
+        rebuilt_after(recording.sources, loaded or load, only=bool(loaded)) if of_copies or loaded else SourceLine()
+    )
     return Finding(
         title=f"{named(ranks)} resumed from step {document.step} without restoring {_joined(pieces)}",
         ranks=ranks,
@@ -161,6 +171,7 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
         places=(
             *((Place(rebuilt, ranks, "makes anew what was restored"),) if rebuilt else ()),
             *places,
+            *((Place(loaded, ranks, "loads into an optimizer that is not the one that steps"),) if loaded else ()),
             *((Place(anew, ranks, "makes a schedule anew"),) if anew else ()),
             saved,
         ),
@@ -173,6 +184,60 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
         prescriptions=(Prescription("restore-everything", change=_change(pieces, ranks, recording)),),
         at_ns=first.start.document.wall_ns,
     )
+
+
+def _loaded_into(pieces: tuple[Piece, ...], ranks: tuple[int, ...], recording: Recording) -> SourceLine:
+    """Where each of these ranks loaded the state of an optimizer, of which nothing is in the one that steps; else no line."""
+    if not any(piece.kind == MOMENTS and piece.words == "none" for piece in pieces):
+        return SourceLine()
+    loads = [
+        next(
+            (one.site for one in recording.ranks[rank].noted(StateLoaded) if one.what == "optimizer" and not one.step),
+            None,
+        )
+        for rank in ranks
+    ]
+    return loads[0] if loads and loads[0] is not None and None not in loads else SourceLine()
+
+
+def _of_some(
+    finding: Finding,
+    found: list[Continuation],
+    restored: Restored,
+    partings: ReplicaDivergences | None,
+    recording: Recording,
+) -> Finding:
+    """The finding of ranks that lack what others have restored: replicas part with the first step, and that follows from it."""
+    lacking, others = set(finding.ranks), restored.ranks.keys() - set(finding.ranks)
+    read = {rank for rank, log in recording.ranks.items() if any(not one.step for one in log.noted(Loading))}
+    guard = None
+    if read and read.isdisjoint(lacking):
+        load = where_loaded(restored, recording, tuple(sorted(read)))
+        guard = next((one for one in guards_at(recording.sources, load) if one.on_rank), None)
+    if guard is not None:
+        site = replace(load, line=guard.line)
+        reads = Place(load, tuple(sorted(read)), "reads the checkpoint")
+        finding = replace(
+            finding,
+            place=site,
+            places=(
+                Place(site, (), f"decides who restores: `{guard.only_if}`"),
+                reads,
+                *(place for place in finding.places if place.site != load),
+            ),
+            prescriptions=(
+                Prescription(
+                    "restore-everything", change=f"load on every rank: take {at(load)} out of `if {guard.only_if}`"
+                ),
+            ),
+        )
+    apart = (
+        [one for one in partings.found if set(one.updates) & lacking and set(one.updates) & others] if partings else []
+    )
+    if not apart or all(piece.kind == RNG for piece in found[0].pieces):
+        return finding
+    why = f"{finding.why}; the replicas differ from {apart[0].when} on"
+    return replace(finding, severity=ERROR, why=why, explains=tuple(one.key for one in apart))
 
 
 def _change(pieces: tuple[Piece, ...], ranks: tuple[int, ...], recording: Recording) -> str:
