@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from distdoctor.diagnosis.hang.point_to_point import Pairs
 from distdoctor.diagnosis.source.deciding import deciding_condition, deciding_count
 from distdoctor.diagnosis.source.deciding_value import GROUP, MEMBERS, SHAPE, TAG, deciding_value, most_telling_value
 from distdoctor.diagnosis.source.decision import Decision
+from distdoctor.diagnosis.source.left_out_turns import left_out_turn
 from distdoctor.diagnosis.source.message_order import order_question
 from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.recording import Call, SourceLine
@@ -29,6 +31,7 @@ from distdoctor.recording.trace.events import Exiting, InitBegun
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
 
 JOIN = "join"  # the hint of an incident in which join() answered a collective of the user's
+TURNS = 4096  # calls that are looked back at, for turns of a loop
 PAST = 256  # calls of a group that are looked back at
 
 
@@ -57,9 +60,28 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
     sites, groups = ({getattr(wait.call, name) for wait in incident.cycle} for name in ("site", "group"))
     if len(sites) == 1 < len(groups):
         return deciding_value(facts.recording.sources, one.site, GROUP)  # one line on several groups, in several orders
+    turn = _left_out_turn(facts, incident, one, other)
+    if turn is not None:
+        return turn
     by_message = _of_message(facts, pairs, incident)
     by_past = _by_past(facts, pairs, one, other) if _is_innermost(facts, one) else None
     return by_message or by_past or _by_lines(facts, incident, one, other)
+
+
+def _left_out_turn(facts: Collectives, incident: Incident, one: Call, other: Call | None) -> Decision | None:
+    """What led into the next turn of a loop, past what each turn does, where ranks came to a call of every so many turns after
+    fewer of them than ever before."""
+    group = facts.group_of(one) if incident.kind is IncidentKind.DIVERGED and other is not None else None
+    if other is None or group is None or one.rank not in group.tracks:
+        return None
+    log, rows = group.tracks[one.rank].timeline.log, group.tracks[one.rank].rows
+    sites = [log.site(int(site)) for site in rows["site"][rows["number"] <= one.number][-TURNS:]]
+    ends = [at for at, site in enumerate(sites) if site == one.site]
+    since = [0, *(at + 1 for at in ends)] if len(sites) < TURNS else [at + 1 for at in ends]
+    turns = [sites[begin:end].count(other.site) for begin, end in pairwise(since)]
+    if len(turns) < 2 or not 0 < turns[-1] < min(turns[:-1]):
+        return None
+    return left_out_turn(facts.recording.sources, other.site, one.site)
 
 
 def led_to_by(facts: Collectives, decision: Decision, call: Call) -> bool:

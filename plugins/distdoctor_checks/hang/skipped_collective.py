@@ -192,6 +192,14 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             change=f"move the {odd.op.word} at {at(odd.site)} out of the join() block ({at(usual.site)}), "
             "or make it a torch.distributed.algorithms.Joinable",
         )
+    decision = incident.decision
+    skips = decision.exit if decision is not None and guard is not None and guard.how != LEAVES else None
+    if decision is not None and skips is not None and skips[1] == "continue" and usual is not None:
+        return Prescription(
+            "decide-once",
+            change=f"run {at(usual.site)} in every turn on every rank, with a loss of 0 where there is nothing to learn, "
+            f"instead of `continue` ({at(skips[0])}), or all_reduce what `{decision.test}` tests",
+        )
     if guard is not None and guard.how == LEAVES and usual is not None:
         behind = incident.guarded or usual
         return Prescription(
