@@ -11,15 +11,18 @@ How we know      The ranks keep other parameters equal, step after step. The wei
                  shards.
 What to do       Sum the gradients of replicated parameters over the group that shares them (Megatron marks them
                  `sequence_parallel`), or declare them Replicate() on the mesh and let DTensor do it.
-When it is fine  Normalization layers that are meant to be rank-local, as one weight for each local head: not told where the
-                 source sizes them by the number of ranks; else accept it with --ignore DD221.
+When it is fine  Normalization layers that are meant to be rank-local, as one weight for each local head or those of an expert:
+                 not told where the source sizes them by the number of ranks, nor where ranks trade rows (all_to_all) and
+                 nothing of the module around is shared; else accept it with --ignore DD221.
 Source           Megatron-LM, finalize_model_grads; torch.distributed.tensor.parallel.SequenceParallel.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
@@ -29,8 +32,9 @@ from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, cou
 from distdoctor.diagnosis.source.made_modules import is_sized_by_ranks, module_made
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import TensorFlag
+from distdoctor.recording.trace.layout import Op, TensorFlag
 
+_TRADES = [int(op) for op in (Op.ALL_TO_ALL, Op.ALL_TO_ALL_SINGLE)]
 ENOUGH = 2  # parameters that the same ranks do keep equal
 
 
@@ -49,12 +53,27 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
                 continue  # of replicas that a wrapper or calls tell of, DD202 says that they part
             apart = [name for name, by_rank in found.items() if name not in names and _is_a_norm_apart(by_rank, ranks)]
             apart = [name for name in apart if not is_sized_by_ranks(sources.texts, name)]
+            if _trades_rows(gradients, ranks):
+                apart = [name for name in apart if not _is_of_an_owner(name, names)]
             if apart:
                 made = module_made(sources.texts, apart[0])
                 peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), names)
                 first = _first_apart([found[apart[0]][rank] for rank in ranks])
                 yield _finding(gradients, peers, apart, made, _equal_on(found[apart[0]], ranks), first)
         yield from _over_another_axis(gradients, optimizer, found, sets)
+
+
+def _trades_rows(gradients: Gradients, ranks: Sequence[int]) -> bool:
+    """Whether the ranks send rows to one another while they train, as to the owners of experts."""
+    calls = [gradients.ranks[rank].log.calls for rank in ranks]
+    return all(bool(np.isin(rows["op"][rows["step"] > 0], _TRADES).any()) for rows in calls)
+
+
+def _is_of_an_owner(name: str, shared: Collection[str]) -> bool:
+    """Whether nothing of the module around a layer is shared: what begins as ones and zeros is equal on all who own such a
+    module. A block with sharded layers has such a norm, too, but no rows are traded for it."""
+    around = name.rpartition(".")[0].rpartition(".")[0]
+    return bool(around) and not any(one.startswith(f"{around}.") for one in shared)
 
 
 def _may_share_more(gradients: Gradients, optimizer: int, wrapped: Container[tuple[int, ...]]) -> bool:

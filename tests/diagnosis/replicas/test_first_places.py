@@ -227,6 +227,25 @@ def test_the_line_that_makes_the_layer_comes_before_the_step() -> None:
     assert lines(unreduced("net = nn.Sequential()\n")) == [33, 33]
 
 
+@pytest.mark.parametrize(("trades", "found"), [(True, 0), (False, 1)])
+def test_the_norm_of_an_expert_is_its_owners_where_ranks_trade_rows(trades: bool, found: int) -> None:
+    norm, up = "moe.experts.0.norm.weight", "moe.experts.0.up.weight"
+    parameters = {
+        norm: "[64]",
+        up: "[64, 20]",
+        "router.weight": "[2, 20]",
+        "body.weight": "[64, 20]",
+        "head.weight": "[10, 64]",
+    }
+    owners = {norm: "LayerNorm"}
+    job = trained_job(2, agree=(), parameters=parameters, owners=owners).initial(names=[up], params={1: 1})
+    for _ in range(3):
+        job.collective("all_to_all" if trades else "all_gather", [64, 20])
+        job.step(names=[norm, up], grads={1: 1}, params={1: 1})
+
+    assert len(list(PLUGINS.checks["DD221"].look(job.recording()))) == found
+
+
 def test_a_norm_that_has_a_weight_for_each_rank_s_own_heads_is_left_alone() -> None:
     model = (
         "class Net(nn.Module):\n    def __init__(self, n):\n        self.norm = HeadNorm(n // dist.get_world_size())\n"
