@@ -38,16 +38,26 @@ class InitialSeed:
     only_where: bool = False
 
 
-def initial_seed(sources: Mapping[str, str]) -> InitialSeed | None:
-    """The last seed that torch is given before the user's model is made, where each rank has its own; None where it is the same
-    on all ranks, or the source does not show the order."""
+def initial_seed(sources: Mapping[str, str], parameter: str = "") -> InitialSeed | None:
+    """The last seed that torch is given before the user's model is made, or what in it holds this parameter, where each rank has
+    its own; None where it is the same on all ranks, or the source does not show the order."""
     program = program_of(sources)
     seeds = [call for file in program.files for call in file.nodes(ast.Call) if _seeds_torch(program, call)]
-    for made in _models(program):
+    for made in (*_holders(program, parameter), *_models(program)):
         before = [(place, call) for call in seeds if (place := _place_before(program, call, made)) is not None]
         if before:
-            return _own_seed(program, max(before, key=lambda one: one[0])[1])
+            (*_, through), call = max(before, key=lambda one: one[0][:2])
+            return _own_seed(program, call, through)
     return None
+
+
+def _holders(program: UserProgram, parameter: str) -> Iterator[ast.Call]:
+    """The calls of a class of the user's that makes a parameter of this name itself: `self.a = nn.Parameter(...)`."""
+    leaf = parameter.rpartition(".")[2]
+    for statement, value in program.stores(leaf, None) if leaf else ():
+        name = program.scope_of(statement).class_name
+        if isinstance(value, ast.Call) and last_word(value.func) == "Parameter" and name in program.classes:
+            yield from (call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) == name)
 
 
 def _seeds_torch(program: UserProgram, call: ast.Call) -> bool:
@@ -78,16 +88,16 @@ def _makes_module(program: UserProgram, value: ast.expr) -> bool:
     return last_word(value.func) in program.classes or (whole.startswith("torch.nn.") and ".parallel" not in whole)
 
 
-def _place_before(program: UserProgram, call: ast.Call, made: ast.Call) -> tuple[int, int] | None:
-    """The line that leads to the seed in the nearest body from which both are reached, and its own, where it comes before the
-    model is made there."""
+def _place_before(program: UserProgram, call: ast.Call, made: ast.Call) -> tuple[int, int, ast.AST] | None:
+    """The line that leads to the seed in the nearest body from which both are reached, its own, and what leads to it, where that
+    comes before the model is made there."""
     mine, theirs = _way(program, call), _way(program, made)
     shared = [scope for scope in mine.nodes if scope in theirs.nodes]
     if not shared:
         return None
     body = min(shared, key=lambda scope: mine.depth[scope] + theirs.depth[scope])
-    first, last = max(map(lineno, mine.nodes[body])), min(map(lineno, theirs.nodes[body]))
-    return (first, lineno(call)) if first < last else None
+    leads, last = max(mine.nodes[body], key=lineno), min(map(lineno, theirs.nodes[body]))
+    return (lineno(leads), lineno(call), leads) if lineno(leads) < last else None
 
 
 def _way(program: UserProgram, node: ast.Call) -> Way:
@@ -95,9 +105,10 @@ def _way(program: UserProgram, node: ast.Call) -> Way:
     return way_to(program, scope.line(node)) or Way({}, {})
 
 
-def _own_seed(program: UserProgram, call: ast.Call) -> InitialSeed | None:
+def _own_seed(program: UserProgram, call: ast.Call, through: ast.AST) -> InitialSeed | None:
     for value in (*call.args, *(word.value for word in call.keywords)):
         way = way_back(program, value)
+        way += _given_by(program, way[-1], through)
         for steps, one in enumerate(way, 1):
             if _is_own(one):
                 return InitialSeed(tuple(lines_of_way(program, (call, *way[:steps]))), _edits(program, call, one))
@@ -106,6 +117,15 @@ def _own_seed(program: UserProgram, call: ast.Call) -> InitialSeed | None:
             return InitialSeed(tuple(lines_of_way(program, (call, raised))))
     tests = [test for test in deciding_tests(program, call) if is_about_rank(test)]
     return InitialSeed(tuple(lines_of_way(program, (call, *tests[:1]))), only_where=True) if tests else None
+
+
+def _given_by(program: UserProgram, value: ast.expr, through: ast.AST) -> list[ast.expr]:
+    """What this call of several gives for a parameter, and what that was made of."""
+    if not isinstance(value, ast.Name):
+        return []
+    inside = set(ast.walk(through))
+    given = [one for one in program.arguments(program.scope_of(value), value.id) if one in inside]
+    return way_back(program, given[0]) if len(given) == 1 else []
 
 
 def _raised_by_rank(program: UserProgram, call: ast.Call, value: ast.expr) -> ast.AugAssign | None:

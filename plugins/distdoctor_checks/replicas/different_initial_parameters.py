@@ -36,7 +36,8 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
     for parting in partings.found:
         if parting.what != INITIAL:
             continue
-        seed = initial_seed(sources.texts) if not parting.loaded_on else None
+        first = parting.differences[0].name if parting.differences else ""
+        seed = initial_seed(sources.texts, first) if not parting.loaded_on else None
         update = parting.updates[parting.odd[0]]
         differ = "differs" if len(parting.differences) == 1 else "differ"
         seeded = seed.lines[-1][0] if seed else SourceLine()

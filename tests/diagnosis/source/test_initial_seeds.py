@@ -87,3 +87,18 @@ def test_a_seed_to_which_the_rank_was_added_above_is_shown_with_that_line() -> N
     ]
     assert _told(_seed("args.seed += 1", "torch.manual_seed(args.seed)", "model = Net()")) == []
     assert _told(_seed("torch.manual_seed(args.seed)", "args.seed += rank", "model = Net()")) == []
+
+
+def test_of_an_adapter_that_is_made_later_the_seed_before_it_counts_as_its_caller_gives_it() -> None:
+    source = HEAD.replace(
+        "class Net(nn.Module):\n    pass",
+        "class Net(nn.Module):\n    pass\n\nclass Adapter(nn.Module):\n    def __init__(self, base):\n"
+        "        self.a = nn.Parameter(torch.empty(4))\n",
+    )
+    body = "    set_all(args.seed)\n    model = Net()\n    set_all(args.seed + rank)\n    model.head = Adapter(model.head)\n"
+    sources = {"train.py": source + body + TAIL}
+    last = source.count("\n") + 3
+
+    assert _told(initial_seed(sources)) == []
+    assert _told(initial_seed(sources, "head.a")) == [(6, "torch.manual_seed(value)"), (last, "args.seed + rank")]
+    assert _told(initial_seed(sources, "body.weight")) == []
