@@ -41,6 +41,7 @@ def test_there_are_programs_of_all_families() -> None:
         "newer_mixed",
         "newest_mixed",
         "newest_rules",
+        "quiet_mixed",
         "silent",
         "upstream_mixed",
         "wider_mixed",

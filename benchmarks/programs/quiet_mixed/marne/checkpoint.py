@@ -1,0 +1,19 @@
+import torch
+import torch.distributed as dist
+
+
+def store(workdir, net, optim, sched, epoch):
+    if dist.get_rank() == 0:
+        workdir.mkdir(exist_ok=True)
+        torch.save({"net": net.state_dict(), "optim": optim.state_dict(), "sched": sched.state_dict(), "epoch": epoch},
+                   workdir / "last.pt.tmp")
+        (workdir / "last.pt.tmp").rename(workdir / "last.pt")
+    dist.barrier()
+
+
+def restore(workdir, net, optim, sched):
+    state = torch.load(workdir / "last.pt", map_location="cpu")
+    net.load_state_dict(state["net"])
+    optim.load_state_dict(state["optim"])
+    sched.load_state_dict(state["sched"])
+    return state["epoch"]
