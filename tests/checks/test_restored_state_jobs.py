@@ -83,6 +83,16 @@ def test_a_piece_of_state_that_was_not_restored_is_named_with_its_ranks(
     assert found(saved, forgets.replace(" ", "-"), "DD218") == []  # that they part then follows from it
 
 
+def test_a_schedule_that_is_loaded_and_then_stepped_up_to_there_is_named(saved: Path) -> None:
+    run(saved, "twice", resumes=True, forgets="that it has moved")
+
+    (finding,) = found(saved, "twice")
+
+    assert finding.title == "ranks 0-1 resumed from step 5 and moved the schedule on once more"
+    assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, (0, 1))
+    assert "step 5 when it was saved, 10 now" in finding.why
+
+
 def test_a_job_that_restores_everything_is_silent_and_trains_the_same_to_the_last_bit(saved: Path) -> None:
     looked_at = run(saved, "everything", resumes=True)
 

@@ -157,6 +157,8 @@ def resumable(rank: int, world_size: int, *, folder: str, resumes: bool = False,
             parameter.data.copy_(value.half() if forgets == "precision" else value)
         if forgets == "precision":
             net.load_state_dict({name: one for name, one in saved["model"].items() if "norm" in name}, strict=False)
+    for _ in range(5 if forgets == "that it has moved" else 0):
+        scheduler.step()
     batches = Batches(rank)
     for _ in range(3 if resumes else 5):
         inputs, targets = batches.next()

@@ -29,9 +29,10 @@ from distdoctor.recording.trace.state_file import (
     WEIGHTS,
 )
 
-ROUNDED, RNG = "rounded weights", "random state"
+ROUNDED, RNG, AHEAD = "rounded weights", "random state", "schedule ahead"
 LEAST_GAP = 0.01  # of a learning rate: below it, one step of a schedule may lie between the save and the start
 LEAST_STEPS = 2  # of a schedule
+TWICE = 1.5  # times the step at which it was saved: it was restored, and then stepped up to there once more
 
 
 class Piece(NamedTuple):
@@ -247,6 +248,8 @@ def _numbers(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot |
             yield Piece(SCALE, (name,), 1, 1, words)
         if kind == SCHEDULE and one + LEAST_STEPS <= other:
             yield Piece(SCHEDULE, (name,), 1, 1, f"step {words}")
+        if kind == SCHEDULE and one >= max(other + LEAST_STEPS, TWICE * other) and other:
+            yield Piece(AHEAD, (name,), 1, 1, f"step {words}")
     if not any(name.startswith(SCHEDULE) for name in then) and _lr_differs(now, then):
         again = [name for name in then if name.startswith(LR) and now.get(name) == first.get(name) != then[name]]
         if again:
@@ -284,6 +287,7 @@ WORDS = {
     BESIDE: "the copies of the model (EMA, target) that the checkpoint holds",
     SCALE: "the loss scale",
     SCHEDULE: "the schedule",
+    AHEAD: "the schedule, which is ahead",
     LR: "the learning rate",
     RNG: "the random state",
 }
@@ -297,7 +301,7 @@ def in_words(one: Continuation) -> tuple[str, ...]:
 def words_of(piece: Piece) -> str:
     """One piece, with numbers."""
     what = WORDS[piece.kind].format(words=piece.words)
-    if not piece.names or piece.kind in (SCALE, SCHEDULE, LR):
+    if not piece.names or piece.kind in (SCALE, SCHEDULE, AHEAD, LR):
         return f"{what}: {piece.words}"
     those = ", ".join(piece.names[:2])
     if piece.kind == ROUNDED:

@@ -32,6 +32,7 @@ from dataclasses import replace
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
 from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards
 from distdoctor.diagnosis.checkpoint.restored import (
+    AHEAD,
     RNG,
     ROUNDED,
     WORDS,
@@ -162,8 +163,13 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     rebuilt = (
         rebuilt_after(recording.sources, loaded or load, only=bool(loaded)) if of_copies or loaded else SourceLine()
     )
+    ahead = all(piece.kind == AHEAD for piece in pieces)
+    how = "and moved the schedule on once more" if ahead else f"without restoring {_joined(pieces)}"
+    change = (
+        "load the schedule's state, or step it up to there: not both" if ahead else _change(pieces, ranks, recording)
+    )
     return Finding(
-        title=f"{named(ranks)} resumed from step {document.step} without restoring {_joined(pieces)}",
+        title=f"{named(ranks)} resumed from step {document.step} {how}",
         ranks=ranks,
         confidence=LIKELY if meant else POSSIBLE,
         severity=NOTE if only_noise else WARNING,
@@ -181,7 +187,7 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
             **{piece.kind: f"{piece.differing} of {piece.of} differ" for piece in pieces},
         },
         why="; ".join(words_of(piece) for piece in pieces),
-        prescriptions=(Prescription("restore-everything", change=_change(pieces, ranks, recording)),),
+        prescriptions=(Prescription("restore-everything", change=change),),
         at_ns=first.start.document.wall_ns,
     )
 
