@@ -2,7 +2,8 @@
 DD706 resume-restores-other-state: the job resumes with the saved weights, but without other state that was saved or existed then.
 
 What it means    Training state is more than weights: the optimizer's moments, the schedule, the loss scale, running statistics,
-                 averaged copies, the RNG state. A piece of it was not saved, not loaded, or not on every rank.
+                 averaged copies, the RNG state. A piece of it was not saved, not loaded, not on every rank, or into an
+                 object that another one has replaced; or a schedule was loaded and then moved on to there once more.
 Why it hurts     Adam without its moments takes wrong steps for a while, a warm-up restarts, an average forgets: the loss jumps
                  for no visible reason. If only some ranks restore it, replicas drift apart.
 How we know      Digests of every piece were taken when the earlier run of this program saved, and when this run began to train.
