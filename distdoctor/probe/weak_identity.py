@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 from distdoctor.probe.interruptions import hand_on
@@ -38,3 +40,23 @@ class ByIdentity(Generic[Value]):
         if len(self._known) > self._most:
             self._known = {key: entry for key, entry in list(self._known.items()) if entry[0]() is not None}
             self._most = max(FEWEST, 2 * len(self._known))
+
+
+Reference = TypeVar("Reference", bound="weakref.ref[Any]")
+
+
+class Dead(deque[Reference]):
+    """Weak references whose objects are gone, until somebody asks. Their callback is `append`.
+
+    It is written in C: in a function of Python's a signal handler of the host's might run, and what it raises is lost there.
+    """
+
+    def each(self) -> Iterator[Reference]:
+        """Each of them. It is still there for other threads while the caller deals with it: who finds none may rely on that."""
+        while self:
+            try:
+                one = self[0]
+                yield one
+                self.remove(one)
+            except (IndexError, ValueError) as error:  # another thread was quicker
+                hand_on(error)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import os
 import re
 import signal
 import tempfile
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -15,12 +18,18 @@ from typing import Any
 
 import pytest
 
+from distdoctor.probe import interruptions
+from distdoctor.probe.collectives.callers import Codes
+from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import suppressed
+from distdoctor.probe.progress import garbage
 from distdoctor.probe.samples.dataset_content import content_of
 from distdoctor.probe.stream import ProbeStream
 from distdoctor.probe.writer import TraceWriter
+from distdoctor.recording.trace.layout import CallFlag
 from distdoctor.recording.trace.probe_settings import ProbeSettings
+from distdoctor.recording.trace.run_folder import read_run
 
 PROBE = Path(__file__).parents[2] / "distdoctor" / "probe"
 
@@ -98,6 +107,81 @@ def test_an_error_of_our_own_does_not(rank: Rank) -> None:
     rank.guarded(broken)()
 
     assert rank.silent
+
+
+@pytest.mark.usefixtures("handled")
+def test_neither_what_it_raises_while_an_error_of_our_own_is_looked_at(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interruptions, "_code_of", functools.partial(struck_once, interruptions._code_of, []))
+
+    with pytest.raises(Preempted):
+        rank.guarded(broken)()
+
+
+def struck_once(code_of: Callable[[Any], Any], before: list[Any], handler: Any) -> Any:
+    if not before:
+        before.append(handler)
+        struck()
+    return code_of(handler)
+
+
+def without_python(*calls: Callable[[], Any]) -> None:
+    """Make these calls of C one after the other: the interpreter looks after no signal between them."""
+    deque(map(functools.partial.__call__, map(functools.partial, calls)), maxlen=0)
+
+
+class Handle:
+    """What an asynchronous collective gives back."""
+
+
+@pytest.mark.usefixtures("handled")
+def test_what_a_handler_raises_when_something_dies_reaches_the_host(rank: Rank) -> None:
+    trace = rank.trace
+    assert trace is not None
+    handles, codes = Handles(rank, trace), Codes(trace)
+    call = trace.calls.write(number=1)
+    alive = {"handle": Handle(), "code": compile("1", "made_at_run_time.py", "eval")}
+    handles.follow(alive["handle"], call, "allreduce", ())
+    identity = id(alive["code"])
+    codes.learn(alive["code"])
+    before = signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGUSR2))
+
+    try:
+        with pytest.raises(Preempted):
+            without_python(
+                functools.partial(signal.setitimer, signal.ITIMER_REAL, 0.001),
+                functools.partial(sum, range(10_000_000)),  # until it has arrived
+                alive.clear,
+            )
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    codes.forget()
+    assert identity not in codes.known
+    handles.end()
+    assert read_run(Path(rank.folder)).ranks[0].calls["flags"].tolist() == [CallFlag.DROPPED]
+
+
+def test_what_a_handler_raises_after_a_collection_of_garbage_reaches_the_host(rank: Rank) -> None:
+    heap = [[number] for number in range(300_000)]
+    before = signal.signal(signal.SIGALRM, raising)
+    struck, others = 0, gc.callbacks[:]
+    gc.callbacks.clear()  # hypothesis has a function of Python's there
+    garbage.install(rank)
+    try:
+        for _ in range(5):
+            try:
+                without_python(functools.partial(signal.setitimer, signal.ITIMER_REAL, 0.001), gc.collect)
+                time.sleep(1)
+            except Preempted:
+                struck += 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        gc.callbacks[:] = others
+
+    assert struck == 5
+    assert heap
 
 
 class Timed(TimeoutError):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch.distributed
 
 from distdoctor.probe import sites
+from distdoctor.probe.weak_identity import Dead
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.source_line import PASSED_OVER
 from distdoctor.recording.trace.layout import CallFlag, ReduceOp, chain_text, digest_of
@@ -55,7 +56,7 @@ class Code(NamedTuple):
     kind: int
     flags: int
     blocks: bool  # dist.send and dist.recv ask c10d for a handle and wait for it themselves
-    alive: weakref.ref[CodeType]
+    alive: weakref.KeyedRef[int, CodeType]
 
 
 class Codes:
@@ -67,6 +68,7 @@ class Codes:
     def __init__(self, trace: TraceWriter) -> None:
         self._trace = trace
         self.known: dict[int, Code] = {}
+        self.dead: Dead[weakref.KeyedRef[int, CodeType]] = Dead()
         # (instruction and code object of the user's line and of its callers) -> (text id of the line, digest of them all)
         self._places: dict[tuple[int, ...], tuple[int, int]] = {}
         # (code object of torch's own, instruction) -> the operation that it asks the process group for, always the same one
@@ -76,18 +78,19 @@ class Codes:
     def learn(self, code: CodeType) -> Code:
         """Look at a code object for the first time."""
         key = id(code)
-
-        def died(_: weakref.ref[CodeType]) -> None:
-            self.known.pop(key, None)
-            self._places.clear()  # another one may get this identity
-            self.operations.clear()
-
         kind, name = _kind_of(code), code.co_name
         flags = COALESCED if name in ("batch_isend_irecv", "_coalescing_manager") else OBJECT if "object" in name else 0
-        about = Code(kind, flags, name in ("send", "recv"), weakref.ref(code, died))
+        about = Code(kind, flags, name in ("send", "recv"), weakref.KeyedRef(code, self.dead.append, key))
         if len(self.known) < _KEPT:
             self.known[key] = about
         return about
+
+    def forget(self) -> None:
+        """What is known of code objects that are gone: another one may have got the identity of such a one."""
+        for one in self.dead.each():
+            self.known.pop(one.key, None)
+            self._places.clear()
+            self.operations.clear()
 
     def remember(self, frame: FrameType, operation: int) -> None:
         """What this instruction asks for, where it is one of torch's functions for users that asks the process group itself."""
@@ -178,6 +181,8 @@ class Caller:
         self.by_user = True  # nothing but torch's functions for users stands between the operation and the user's line
         self.blocking_pair = False
         flags = NATIVE
+        if codes.dead:
+            codes.forget()
         known, learn = codes.known, codes.learn
         for _ in range(_DEEPEST):
             if frame is None:

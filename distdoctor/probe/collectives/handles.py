@@ -2,8 +2,9 @@
 what is on its way was changed before anybody asked.
 
 Only handles that the user's own line gets back are followed; what a library does with its own is its business. The handle is
-held by a weak reference, so it dies when the user lets go of it, and that is what is noted. Programs without handles do not pay
-for the wrappers: a source file of the user's that mentions handles brings them, else the first handle, which is not followed.
+held by a weak reference, so it dies when the user lets go of it, and that is noted with the next call. Programs without handles
+do not pay for the wrappers: a source file of the user's that mentions handles brings them, else the first handle, which is not
+followed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.digests import is_readable
+from distdoctor.probe.weak_identity import Dead
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import CALL, CallFlag
 
@@ -110,12 +112,23 @@ def _spots(tensor: torch.Tensor) -> bytes:
     return flat[every // 2 :: every].contiguous().view(torch.uint8).numpy().tobytes()
 
 
+class Followed(weakref.ref[Any]):
+    """A handle, and the call that gave it."""
+
+    __slots__ = ("call", "has_result", "key", "read")
+    call: int
+    has_result: bool
+    key: int
+    read: tuple[OnTheWay, ...]
+
+
 class Handles:
     """The handles that are on their way: who is asked for is waited for, who dies unasked is dropped."""
 
     def __init__(self, rank: Rank, trace: TraceWriter) -> None:
         self.rank, self.trace = rank, trace
-        self._open: dict[int, tuple[weakref.ref[Any], int, bool, tuple[OnTheWay, ...]]] = {}
+        self._open: dict[int, Followed] = {}
+        self.dead: Dead[Followed] = Dead()
         self._laid = False
         self._looks = 0
         self._read: set[str] = set()  # the user's files
@@ -148,36 +161,40 @@ class Handles:
 
     def follow(self, work: Any, call: int, name: str, args: tuple[Any, ...]) -> None:
         """From now on note what becomes of the handle of this call, and of what it reads."""
+        self.settle()
         if len(self._open) >= _MOST:
             return
-        key, has_result = id(work), name != SENDING
+        followed = Followed(work, self.dead.append)
+        followed.key, followed.call, followed.has_result = id(work), call, name != SENDING
         at = READ.get(name, len(args))
-        read = tuple(on_the_way(args[at])) if at < len(args) else ()
+        followed.read = tuple(on_the_way(args[at])) if at < len(args) else ()
+        self._open[followed.key] = followed
 
-        def died(dead: weakref.ref[Any]) -> None:
-            known = self._open.get(key)
-            if known is None or known[0] is not dead:
-                return
-            del self._open[key]
-            if has_result:
-                self.trace.calls.mark(call, _FLAGS, _DROPPED)
-
-        self._open[key] = weakref.ref(work, self.rank.guarded(died)), call, has_result, read
+    def settle(self) -> None:
+        """Note what the user has let go of since: nobody has asked it."""
+        for one in self.dead.each():
+            if self._open.get(one.key) is one:
+                self._open.pop(one.key, None)
+            if one.has_result:
+                self.trace.calls.mark(one.call, _FLAGS, _DROPPED)
 
     def asked(self, work: Any) -> None:
         """Somebody has waited for the handle, or looked whether it is done."""
+        if self.dead:
+            self.settle()
         known = self._open.pop(id(work), None)
         if known is not None:
-            self.trace.calls.patch(known[1], _WAITED, time.monotonic_ns())
-            if any(one.is_changed() for one in known[3]):
-                self.trace.calls.mark(known[1], _FLAGS, _CHANGED)
+            self.trace.calls.patch(known.call, _WAITED, time.monotonic_ns())
+            if any(one.is_changed() for one in known.read):
+                self.trace.calls.mark(known.call, _FLAGS, _CHANGED)
 
     def end(self) -> None:
         """The interpreter goes down: nobody will wait for what is still open."""
+        self.settle()
         while self._open:
-            _, (_, call, has_result, _) = self._open.popitem()
-            if has_result:
-                self.trace.calls.mark(call, _FLAGS, _DROPPED)
+            _, one = self._open.popitem()
+            if one.has_result:
+                self.trace.calls.mark(one.call, _FLAGS, _DROPPED)
 
     def wrap_issue(self, original: Any) -> Any:
         """A process group's method that hands its handle to `follow` when the user's line is going to get it."""

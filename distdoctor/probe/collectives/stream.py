@@ -194,6 +194,8 @@ class CollectivesStream:
         `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at.
         """
         rank, trace = self.rank, self.trace
+        if self.handles.dead:
+            self.handles.settle()
         flags = caller.flags | ASYNC if is_async else caller.flags
         if len(tensors) == 1:
             (one,) = tensors

@@ -51,6 +51,7 @@ def install(rank: Rank) -> StepTimer | None:
             now = time.monotonic_ns()
             site = rank.trace.texts.id(sites.user_site())
             rank.trace.steps.write(at_ns=now, step=count, epoch=rank.epoch, micro_steps=times.backwards, site=site)
+            collector.settle()
             times.write(now, count)
             waits.stepped(count)
             shares.stepped(count)
