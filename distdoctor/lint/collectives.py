@@ -112,14 +112,14 @@ def _issues(
 ) -> list[Issue]:
     """`seen`: the functions on the way here, each of which called the next. `known`: what their calls settled in this one."""
     found = []
+    leading = program.leading_to(operation)  # few of all; the ways through the others are many
     for call in calls:
-        if not runs(call, scope, program, known):
+        word, target = operation(call, scope, program), program.target(call, scope)
+        if (not word and target not in leading) or not runs(call, scope, program, known):
             continue
-        word = operation(call, scope, program)
         if word:
             found.append(Issue(word, ((call, scope),)))
             continue
-        target = program.target(call, scope)
         if target is None or target in seen or len(seen) >= MOST_STEPS or _is_generator(target):
             continue
         inner = _issues(target, target.calls, program, seen | {target}, values_given(call, scope, target, known))

@@ -29,7 +29,8 @@ class Seen:
 
 
 def examine(sources: Mapping[str, str], rules: Iterable[Rule] | None = None) -> Seen:
-    """Examine sources, path -> text, as one program. A file without a word of torch is not even parsed."""
+    """Examine sources, path -> text, as one program. A file without a word of torch is not even parsed, unless names
+    of others come through it."""
     program, unread = _program(sources)
     found: list[tuple[Finding, Sighting]] = []
     failed = []
@@ -69,13 +70,19 @@ def _program(sources: Mapping[str, str]) -> tuple[ParsedFiles, list[str]]:
     files: list[SourceFile] = []
     unread = []
     for path, text in sources.items():
-        if not any(word in text for word in ("torch", "accelerat")):
+        matters = any(word in text for word in ("torch", "accelerat"))
+        if not matters and not _hands_on_names(path, text):
             continue
         try:
             files.append(parse(path, text))
         except Unparsable as trouble:
-            unread.append(str(trouble))
+            unread += [str(trouble)] if matters else []
     return ParsedFiles(files), unread
+
+
+def _hands_on_names(path: str, text: str) -> bool:
+    """Whether it is a package's own file through which others import what its modules hold."""
+    return PurePath(path).name == "__init__.py" and "import " in text
 
 
 def _sorted_out(found: list[tuple[Finding, Sighting]]) -> tuple[list[tuple[Finding, Sighting]], list[Finding]]:

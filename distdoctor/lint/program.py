@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -66,6 +66,7 @@ class ParsedFiles:
     files: list[SourceFile]
     _targets: dict[ast.Call, Scope | None] = field(default_factory=dict)
     _kept: dict[tuple[int, str, int], tuple[Made, ...]] = field(default_factory=dict)  # (scope, name, steps left)
+    _leading: dict[Callable[..., object], set[Scope]] = field(default_factory=dict)
 
     @property
     def scopes(self) -> Iterator[Scope]:
@@ -200,6 +201,16 @@ class ParsedFiles:
     def callers(self, scope: Scope) -> list[CallSite]:
         """The calls that reach a function; `mp.spawn(main)` is one."""
         return self._callers.get(scope, [])
+
+    def leading_to(self, matters: Callable[[ast.Call, Scope, ParsedFiles], object]) -> set[Scope]:
+        """The functions that make a call which matters, and those from which calls lead to one. It is worked out once."""
+        if matters not in self._leading:
+            front = [one for one in self.scopes if any(matters(call, one, self) for call in one.calls)]
+            found = self._leading[matters] = set(front)
+            while front:
+                front = list({site.scope for one in front for site in self.callers(one)} - found)
+                found.update(front)
+        return self._leading[matters]
 
     def reached(self, scope: Scope, steps: int = 3, calls: Iterable[ast.Call] | None = None) -> list[Scope]:
         """The functions that a scope's calls (or just `calls`) reach, within so many steps."""

@@ -60,9 +60,15 @@ def save(rank, source):
 def test_a_helper_that_a_package_hands_on_is_followed() -> None:
     train = "import torch\nfrom pkg import meet\ndef f(rank):\n    if rank == 0:\n        meet()\n"
 
-    files = {"pkg/__init__.py": "# torch\nfrom .comm import meet\n", "pkg/comm.py": MEET, "train.py": train}
+    files = {"pkg/__init__.py": "from .comm import meet\n", "pkg/comm.py": MEET, "train.py": train}
 
     assert [finding.code for finding in examine(files).findings] == ["DD112"]
+
+
+def test_what_has_no_word_of_torch_need_not_be_python() -> None:
+    files = {"pkg/__init__.py": "import old\nprint old\n", "train.py": "import torch\nprint torch\n"}
+
+    assert [one.partition(":")[0] for one in examine(files).unread] == ["train.py"]
 
 
 def test_a_method_of_a_base_class_in_another_file_is_followed() -> None:
