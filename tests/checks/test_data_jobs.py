@@ -74,7 +74,7 @@ def test_set_epoch_with_a_constant_is_found_with_its_argument_and_line() -> None
         (
             {"told": "epoch", "workers": 2},
             "DD301",
-            "set_epoch(1) had no effect: persistent workers keep the copy",
+            "set_epoch(1) had no effect: it changed the rank's own object, not the copies",
         ),
     ],
     ids=["never told", "told a constant", "told the rank, not its persistent workers"],
@@ -83,7 +83,8 @@ def test_a_stream_that_shuffles_and_is_not_told_the_epoch_is_found(about: dict[s
     recording, handed = jobs.watched(jobs.shuffled_stream, **about)
     assert handed[0][0] == handed[0][1]
     finding = only(recording)
-    assert (finding.code, finding.ranks, finding.confidence) == (code, (0, 1), LIKELY)
+    confidence = CERTAIN if "workers" in about else LIKELY
+    assert (finding.code, finding.ranks, finding.confidence) == (code, (0, 1), confidence)
     assert says in finding.title
 
 
@@ -108,12 +109,30 @@ def test_a_batch_sampler_that_shuffles_and_is_not_the_one_that_is_told_the_epoch
     assert "Neighbours shuffles by epoch, and set_epoch was never called" in finding.title
 
 
-def test_data_that_only_their_source_says_to_shuffle_and_whose_workers_persist_get_a_note() -> None:
-    recording, handed = jobs.watched(jobs.counted_stream)
+@pytest.mark.parametrize("job", [jobs.counted_stream, jobs.drawn_stream], ids=["__iter__", "a method"])
+def test_an_epoch_that_does_not_reach_the_copies_of_persistent_workers_is_certain(job: Any) -> None:
+    recording, handed = jobs.watched(job)
     assert handed[0][0] == handed[0][1]
     finding = only(recording)
-    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD301", (0, 1), NOTE, POSSIBLE)
-    assert "persistent workers keep the copy" in finding.title
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD301", (0, 1), WARNING, CERTAIN)
+    assert "changed the rank's own object, not the copies that its persistent workers hold" in finding.title
+
+
+def test_one_order_that_an_option_of_the_data_asks_for_is_a_note() -> None:
+    recording, handed = jobs.watched(jobs.drawn_stream, kind=jobs.DrawnStream, option=True)
+    assert handed[0][0] == handed[0][1]
+    finding = only(recording)
+    assert (finding.code, finding.severity, finding.confidence) == ("DD301", NOTE, POSSIBLE)
+
+
+def test_map_style_data_whose_persistent_workers_do_not_hear_of_the_epoch_are_found() -> None:
+    finding = only(jobs.watched(jobs.brightened)[0])
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD301", (0, 1), WARNING, LIKELY)
+    assert finding.title == (
+        "set_epoch changes Brightened on ranks 0-1, not the copies that their persistent workers hold: "
+        "2 epochs had samples of an earlier one"
+    )
+    assert [place.site.function for place in finding.places] == ["brightened", "strength", "brightened", "epoch"]
 
 
 @pytest.mark.parametrize(
@@ -452,6 +471,13 @@ HEALTHY = [
     (jobs.in_neighbourhoods, {"told": True}),
     (jobs.in_neighbourhoods, {"told": False, "mixes": False}),
     (jobs.counted_stream, {"persistent": False}),
+    (jobs.drawn_stream, {"kind": jobs.SharedEpochStream}),
+    (jobs.drawn_stream, {"persistent": False}),
+    (jobs.drawn_stream, {"kind": jobs.ToldInVain}),
+    (jobs.drawn_stream, {"kind": jobs.ToldInVain, "workers": 0, "persistent": False}),
+    (jobs.brightened, {"shared": True}),
+    (jobs.brightened, {"persistent": False}),
+    (jobs.brightened, {"told": False}),
     (jobs.streaming, {"workers": 2}),
     (jobs.seeded_streams, {"how": "own"}),
     (jobs.shuffled_stream, {"told": "epoch", "wrapped": True}),

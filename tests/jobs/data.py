@@ -1043,6 +1043,104 @@ class CountedStream(ShuffledStream):
         )
 
 
+class DrawnStream(CountedStream):
+    """Draws its order in a method of its own. `option`: it asks an option of its own first, and yields one order."""
+
+    def __init__(self, rank: int, world_size: int, *, option: bool = False) -> None:
+        super().__init__(rank, world_size)
+        self.option = option
+
+    def drawn(self) -> list[int]:
+        return random.Random(0 if self.option else int(self.epoch)).sample(range(96), 96)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        share = self.drawn()[self.rank + worker * self.world_size :: self.world_size * workers]
+        return (torch.tensor([float(number)]) for number in share)
+
+
+class PlainDrawnStream(DrawnStream):
+    def drawn(self) -> list[int]:
+        return random.Random(int(self.epoch)).sample(range(96), 96)
+
+
+class SharedEpochStream(PlainDrawnStream):
+    """The epoch lies where its workers see it."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(rank, world_size)
+        self.epoch: Any = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch.fill_(epoch)
+
+
+class ToldInVain(ShuffledStream):
+    """Has a set_epoch because whoever trains calls one, and one order."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(rank, world_size, shuffle=None)
+        del self.seed
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        share = random.Random(3).sample(range(96), 96)
+        return (
+            torch.tensor([float(n)]) for n in share[self.rank + worker * self.world_size :: self.world_size * workers]
+        )
+
+
+class Brightened(Dataset[torch.Tensor]):
+    """Map-style data whose samples change with the epoch."""
+
+    def __init__(self, length: int, *, shared: bool = False) -> None:
+        self.length = length
+        self.epoch: Any = torch.zeros((), dtype=torch.int64).share_memory_() if shared else 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def set_epoch(self, epoch: int) -> None:
+        if isinstance(self.epoch, torch.Tensor):
+            self.epoch.fill_(epoch)
+        else:
+            self.epoch = epoch
+
+    def strength(self) -> float:
+        return 1 + float(self.epoch)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([float(index)]) * self.strength()
+
+
+def brightened(
+    rank: int, world_size: int, *, shared: bool = False, persistent: bool = True, told: bool = True
+) -> Handed:
+    data, trainer, handed = Brightened(64, shared=shared), Trainer(), []
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=2, persistent_workers=persistent)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        if told:
+            data.set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
+def drawn_stream(
+    rank: int, world_size: int, *, kind: type = PlainDrawnStream, workers: int = 2, **about: bool
+) -> Handed:
+    persistent = about.pop("persistent", True)
+    data, trainer = kind(rank, world_size, **about), Trainer()
+    loader, handed = DataLoader(data, batch_size=3, num_workers=workers, persistent_workers=persistent), []
+    for epoch in range(3):
+        data.set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
 def counted_stream(rank: int, world_size: int, *, persistent: bool = True) -> Handed:
     data, trainer = CountedStream(rank, world_size), Trainer()
     loader, handed = DataLoader(data, batch_size=3, num_workers=2, persistent_workers=persistent), []

@@ -63,6 +63,11 @@ class Repetition:
         more = self.later.set_epoch_calls > self.earlier.set_epoch_calls
         return self.iterable and more and self.later.epoch_told != self.earlier.epoch_told
 
+    @property
+    def outdated(self) -> bool:
+        """What the epoch was told to is not what the workers read: they hold copies of what it was before."""
+        return self.told_in_vain and self.later.outdated
+
 
 def repetitions(orders: SampleOrders, sources: Mapping[str, str]) -> Iterator[Repetition]:
     """The first repetition of each loader, over all ranks that repeat there; a coincidence is left out, and so is a

@@ -169,6 +169,11 @@ class LoaderPass:
         return names[-1] if names else self.sampler
 
     @property
+    def outdated(self) -> bool:
+        """Its workers had begun before the latest set_epoch of its data, and hold copies of what they were then."""
+        return bool(self.flags & PassFlag.OUTDATED)
+
+    @property
     def subset(self) -> str:
         """What tells its Subset from others, "" when it is none."""
         return self.data.outer[:8] if self.flags & PassFlag.TRANSLATED else ""

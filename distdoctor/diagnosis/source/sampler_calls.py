@@ -173,7 +173,7 @@ def _called(node: ast.expr) -> str:
     return last_word(node.func) if isinstance(node, ast.Call) else ""
 
 
-_DRAWING = frozenset(
+DRAWING = frozenset(
     {
         "shuffle",
         "randperm",
@@ -205,12 +205,4 @@ def draws_no_order(sources: Mapping[str, str], chain: Sequence[str]) -> bool:
             names += [last_word(base) for base in found.bases]  # of these, too, the user's own
     methods = {node.name for one in own for node in one.body if isinstance(node, FunctionNode)}
     words = {last_word(node) for one in own for node in ast.walk(one)}  # `__iter__` among them: of a base class
-    return "__iter__" in methods and not words & {*_DRAWING, "__iter__"} and not _TORCHS_SHUFFLING & {*chain}
-
-
-def shuffles_by_epoch(sources: Mapping[str, str], name: str) -> bool:
-    """Whether the `__iter__` of a class of this name draws an order and reads something named after the epoch."""
-    files = filter(None, (source_file(sources, path) for path in sources))
-    method = next((file.classes[name]["__iter__"] for file in files if "__iter__" in file.classes.get(name, {})), None)
-    words = {last_word(node) for node in ast.walk(method.node)} if method is not None else set()
-    return bool(words & _DRAWING) and any("epoch" in word.lower() for word in words)
+    return "__iter__" in methods and not words & {*DRAWING, "__iter__"} and not _TORCHS_SHUFFLING & {*chain}

@@ -29,6 +29,7 @@ from distdoctor.probe.samples.below_subsets import below_subsets
 from distdoctor.probe.samples.bitmap_writer import BitmapWriter, BitmapWriters
 from distdoctor.probe.samples.dataset_content import Content, content_of
 from distdoctor.probe.samples.fingerprints import fingerprint
+from distdoctor.probe.samples.outdated_copies import bound, is_outdated
 from distdoctor.probe.samples.sample_pass import PassWriter
 from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, streams_of
 from distdoctor.probe.weak_identity import ByIdentity
@@ -68,12 +69,12 @@ class Loader:
 
 
 class SamplerNotes:
-    """What set_epoch was told about one sampler."""
+    """What set_epoch was told about one sampler, or data set. `changed_ns`: when that last bound an attribute of it anew."""
 
-    __slots__ = ("calls", "site", "value")
+    __slots__ = ("calls", "changed_ns", "site", "value")
 
     def __init__(self) -> None:
-        self.value, self.calls, self.site = -1, 0, 0
+        self.value, self.calls, self.site, self.changed_ns = -1, 0, 0, 0
 
 
 class SamplesStream:
@@ -113,7 +114,7 @@ class SamplesStream:
         known = Loader(loader, made_site)
         self.loaders.set(loader, known)
         iterable = known.flags & PassFlag.ITERABLE
-        for one in streams_of(loader.dataset) if iterable else chain_of(loader._index_sampler):
+        for one in (*streams_of(loader.dataset), *(() if iterable else chain_of(loader._index_sampler))):
             self.watch_set_epoch(type(one))
         return known
 
@@ -169,6 +170,8 @@ class SamplesStream:
             flags |= PassFlag.GRADIENTS_ON
         if self.modes.evaluating:
             flags |= PassFlag.EVAL_MODE
+        if loader.workers and self._is_outdated(iterator):
+            flags |= PassFlag.OUTDATED
         texts = self.trace.texts
         loop_site = texts.id(sites.user_site())
         described = texts.id(f"{content.text}\0{outer.digest}\0{content.bag}\0{content.objects}")
@@ -292,6 +295,12 @@ class SamplesStream:
                 return told
         return SamplerNotes()
 
+    def _is_outdated(self, iterator: Any) -> bool:
+        began_ns = iterator.__dict__.get("_distdoctor_began_ns")
+        streams = [one for one in streams_of(iterator._dataset) if self.told.get(one) is not None]
+        changed = (self._told([one]).changed_ns for one in streams)
+        return began_ns is not None and is_outdated(streams, changed, began_ns)
+
     def watch_set_epoch(self, kind: type) -> None:
         """Note calls of `set_epoch`, wherever among the bases of `kind` it is defined in Python."""
         for owner in kind.__mro__:
@@ -307,21 +316,23 @@ class SamplesStream:
 
     def _wrap_set_epoch(self, original: Any) -> Any:
         note = self.rank.guarded(self._note_set_epoch)
+        look = self.rank.guarded(bound)
         telling = self._telling
 
         def set_epoch(sampler: Any, *args: Any, **kwargs: Any) -> Any:
             outer = getattr(telling, "sampler", None)
             telling.sampler = id(sampler)
+            before = look(sampler) if outer != id(sampler) else None
             try:
                 return original(sampler, *args, **kwargs)
             finally:
                 telling.sampler = outer
                 if outer != id(sampler):  # else a subclass's set_epoch that calls its base's: one call
-                    note(sampler, args[0] if args else next(iter(kwargs.values()), None))
+                    note(sampler, args[0] if args else next(iter(kwargs.values()), None), before)
 
         return set_epoch
 
-    def _note_set_epoch(self, sampler: Any, epoch: Any) -> None:
+    def _note_set_epoch(self, sampler: Any, epoch: Any, before: dict[str, Any] | None) -> None:
         told = self.told.get(sampler)
         if told is None:
             told = SamplerNotes()
@@ -329,6 +340,8 @@ class SamplesStream:
         told.calls += 1
         told.value = _whole(epoch)
         told.site = self.trace.texts.id(sites.user_site())
+        if before is not None and bound(sampler) != before:
+            told.changed_ns = time.monotonic_ns()
 
 
 class _Unknown:
@@ -416,6 +429,7 @@ def install(rank: Rank) -> None:
     def begun(iterator: Any, loader: Any) -> None:
         iterator.__dict__["_distdoctor_loader"] = known = stream.loader(loader)
         iterator.__dict__["_distdoctor_noise"] = noise.number
+        iterator.__dict__["_distdoctor_began_ns"] = time.monotonic_ns()  # its workers begin after that
         if known.flags & PassFlag.ITERABLE:
             iterator.__dict__["_next_data"] = stream.watched_stream(iterator)
 

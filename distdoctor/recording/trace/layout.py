@@ -621,6 +621,7 @@ class PassFlag(IntFlag):
     TELLABLE = 32768  # a sampler with a set_epoch; or iterable data: `epoch_told`, `seed` and SHUFFLE are theirs then
     EVENED = 65536  # accelerate's batch shards, filled up from the beginning until all ranks have equally many batches
     EVAL_MODE = 131072  # the model was in eval mode when the pass began
+    OUTDATED = 262144  # set_epoch changed the data after the workers had begun, which hold copies of their own
 
 
 DTYPES: tuple[str, ...] = (

@@ -9,14 +9,17 @@ How we know      A training pass starts with the same indices in the same order 
                  three in a row start alike: a learning-rate finder starts over on purpose. Iterable datasets that have a
                  set_epoch are compared by the first samples of their batches, and only if an attribute declares that they
                  shuffle (`shuffle`, or how Hugging Face builds them), or a `seed` whose epoch was never set: likely. With
-                 persistent workers, set_epoch may reach only the rank's own copy of the data. That is reported too; if only the
-                 source code of the data shows that it shuffles by epoch, it is a note, possible. A batch sampler with its own
-                 set_epoch that repeats its order and looks shuffled: likely. So is a loader that was read once, before any
+                 persistent workers, set_epoch reaches only the rank's own object, not the copies that the workers hold. This is
+                 certain if it changed an attribute after the workers had begun and the order was the same again; not if the
+                 source shows that the order does not depend on that attribute, and a note, possible, if that hangs on an option
+                 of the data, or is all that is known. Where samples change with the epoch and their order need not (an
+                 augmentation, a curriculum, of map-style data too) the source has to show that: likely. A batch sampler with its
+                 own set_epoch that repeats its order and looks shuffled: likely. So is a loader that was read once, before any
                  step, into a list that the source goes through in every epoch, when the ranks made two rounds or more.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before iterating the loader, and iterate the
                  loader itself, not a list of its batches.
-When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself: nothing is reported then. If set_epoch is called
-                 repeatedly with one value, DD302 reports it instead.
+When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself, an epoch that lies in shared memory: nothing is
+                 reported then. If set_epoch is called repeatedly with one value, DD302 reports it instead.
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
 """
 
@@ -27,12 +30,24 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.kept_batches import KeptBatches, kept_batches
+from distdoctor.diagnosis.data.outdated_copies import OutdatedCopies, outdated_copies
 from distdoctor.diagnosis.data.repeated_orders import Repetition, repetitions
-from distdoctor.diagnosis.data.samples import SampleOrders
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import (
+    CERTAIN,
+    LIKELY,
+    NOTE,
+    POSSIBLE,
+    WARNING,
+    Confidence,
+    Finding,
+    Place,
+    Prescription,
+)
 from distdoctor.diagnosis.source.call_edits import method_around, only_method_called
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.epoch_use import epoch_use, shuffles_by_epoch
 from distdoctor.diagnosis.source.given_values import given_at
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_at
 from distdoctor.diagnosis.source.sampler_calls import (
@@ -40,18 +55,25 @@ from distdoctor.diagnosis.source.sampler_calls import (
     epoch_told_above,
     epoch_variable,
     sampler_name,
-    shuffles_by_epoch,
     told_as,
 )
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 
+_NOT_KEPT = "DataLoader(..., persistent_workers=False)  # or keep the epoch in shared memory"
+
 
 @check("DD301", "missing-set-epoch", severity=WARNING, family="epoch", stands_alone=True)
 def examine(orders: SampleOrders, sources: Sources, recording: Recording) -> Iterator[Finding]:
+    told: set[str] = set()
     for repeated in repetitions(orders, sources.texts):
-        if not repeated.told_again and not (_only_told(repeated) and not _shuffles(repeated, sources)):
-            yield _finding(repeated, sources, _meant_to_tell(repeated, orders, sources))
+        confidence = None if repeated.told_again else _confidence(repeated, sources)
+        if repeated.outdated or confidence is not None:
+            told.add(str(repeated.later.made_line))
+        if confidence is not None:
+            yield _finding(repeated, confidence, sources, _meant_to_tell(repeated, orders, sources))
+    for copies in outdated_copies(orders, told):
+        yield from _copies_finding(copies, sources)
     for kept in kept_batches(orders, recording, sources.texts):
         yield _kept_finding(kept)
 
@@ -84,10 +106,7 @@ def _meant_to_tell(repeated: Repetition, orders: SampleOrders, sources: Sources)
     nobody, with the condition around it."""
     later, ranks = repeated.later, repeated.ranks
     if repeated.told_in_vain and later.workers:
-        kept = given_at(sources.texts, later.made_line, "persistent_workers")[:1]
-        return tuple(
-            Place(line, ranks, f"keeps the workers over the epochs: persistent_workers={text}") for line, text in kept
-        )
+        return _keeping(later, ranks, sources)
     texts = sources.texts
     called = SourceLine()
     if not later.set_epoch_calls:
@@ -103,7 +122,41 @@ def _meant_to_tell(repeated: Repetition, orders: SampleOrders, sources: Sources)
     )
 
 
-def _finding(repeated: Repetition, sources: Sources, telling: tuple[Place, ...]) -> Finding:
+def _keeping(one: LoaderPass, ranks: tuple[int, ...], sources: Sources) -> tuple[Place, ...]:
+    kept = given_at(sources.texts, one.made_line, "persistent_workers")[:1]
+    return tuple(
+        Place(line, ranks, f"keeps the workers over the epochs: persistent_workers={text}") for line, text in kept
+    )
+
+
+def _copies_finding(found: OutdatedCopies, sources: Sources) -> Iterator[Finding]:
+    one, ranks = found.first, found.ranks
+    use = epoch_use(sources.texts, one.data.name)
+    if use is None or not use.read:
+        return
+    keeping = _keeping(one, ranks, sources)
+    yield Finding(
+        title=f"set_epoch changes {one.data.name} on {named(ranks)}, not the copies that their persistent workers hold: "
+        f"{found.epochs} epoch{'s' if found.epochs > 1 else ''} had samples of an earlier one",
+        confidence=LIKELY if use.always else POSSIBLE,
+        severity=WARNING if use.always else NOTE,
+        ranks=ranks,
+        place=keeping[0].site if keeping else one.made_line or one.loop_line,
+        places=(
+            *keeping,
+            Place(use.read, ranks, f"makes samples with self.{use.attribute}, which set_epoch changes"),
+            Place(one.made_line, ranks, f"the loader is created, {one.workers} workers, data {one.data.name}"),
+            Place(one.loop_line, ranks, "iterates it for training"),
+        ),
+        evidence={"epochs": found.epochs, "workers": one.workers, "dataset": one.data.name},
+        why="set_epoch bound an attribute of the data anew after the workers had begun, and each worker reads the copy that it "
+        "began with",
+        prescriptions=(Prescription("set-epoch", change=_NOT_KEPT, effect="samples of each epoch's own"),),
+        at_ns=one.started_ns,
+    )
+
+
+def _finding(repeated: Repetition, confidence: Confidence, sources: Sources, telling: tuple[Place, ...]) -> Finding:
     later = repeated.later
     told, name = _told_object(repeated, sources)
     epoch = epoch_variable(sources.texts, later.loop_line) or "epoch"
@@ -111,12 +164,8 @@ def _finding(repeated: Repetition, sources: Sources, telling: tuple[Place, ...])
     return Finding(
         title=f"{named(repeated.ranks)} drew epoch {repeated.epoch} in the order of epoch {repeated.epoch - 1}: "
         f"{kind} shuffles by epoch, and {_told(repeated)}",
-        confidence=POSSIBLE
-        if _only_told(repeated)
-        else LIKELY
-        if repeated.iterable or not repeated.sharded
-        else CERTAIN,
-        severity=NOTE if _only_told(repeated) else WARNING,
+        confidence=confidence,
+        severity=NOTE if confidence is POSSIBLE else WARNING,
         ranks=repeated.ranks,
         place=telling[0].site if telling else later.loop_line,
         places=(
@@ -153,14 +202,17 @@ def _finding(repeated: Repetition, sources: Sources, telling: tuple[Place, ...])
     )
 
 
-def _only_told(repeated: Repetition) -> bool:
-    """Whether nothing that was recorded says that these data shuffle, only that they were told the epoch."""
-    return repeated.told_in_vain and repeated.later.shuffles is None
-
-
-def _shuffles(repeated: Repetition, sources: Sources) -> bool:
-    """Whether the source of the data draws an order at random and knows the epoch."""
-    return shuffles_by_epoch(sources.texts, repeated.later.data.name)
+def _confidence(repeated: Repetition, sources: Sources) -> Confidence | None:
+    """None: the data have been told the epoch, and do not shuffle by it."""
+    texts, name, shuffles = sources.texts, repeated.later.data.name, repeated.later.shuffles
+    if repeated.outdated:
+        use = None if shuffles else epoch_use(texts, name)
+        if use is None:
+            return CERTAIN if shuffles else LIKELY
+        return (CERTAIN if use.always else POSSIBLE) if use.read else None
+    if repeated.told_in_vain and shuffles is None:
+        return POSSIBLE if shuffles_by_epoch(texts, name) else None
+    return LIKELY if repeated.iterable or not repeated.sharded else CERTAIN
 
 
 def _told_object(repeated: Repetition, sources: Sources) -> tuple[str, str]:
@@ -172,7 +224,7 @@ def _told_object(repeated: Repetition, sources: Sources) -> tuple[str, str]:
 
 def _change(repeated: Repetition, statement: str) -> str:
     if repeated.told_in_vain and repeated.later.workers:
-        return "DataLoader(..., persistent_workers=False)  # or keep the epoch in shared memory"
+        return _NOT_KEPT
     return f"{statement}  # before the loop over the batches"
 
 
@@ -189,9 +241,11 @@ def _told(repeated: Repetition) -> str:
     if not calls:
         return "set_epoch was never called"
     if repeated.told_in_vain:
-        workers = (
-            ": persistent workers keep the copy of the data that they started with" if repeated.later.workers else ""
-        )
+        workers = ""
+        if repeated.outdated:
+            workers = ": it changed the rank's own object, not the copies that its persistent workers hold"
+        elif repeated.later.workers:
+            workers = ": persistent workers keep the copy of the data that they started with"
         return f"set_epoch({repeated.later.epoch_told}) had no effect{workers} ({line})"
     if calls > repeated.earlier.set_epoch_calls:
         return f"set_epoch({repeated.later.epoch_told}) came only after the previous epoch had been drawn ({line})"

@@ -1,0 +1,61 @@
+"""What a data set makes of the epoch that it is told, by its source."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.source.epoch_use import epoch_use, shuffles_by_epoch
+
+DATA = """
+import random
+class Base(Dataset):
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+        self._arrange()
+    def _arrange(self):
+        self.order = sorted(range(9))
+class Stream(Base):
+    def draw(self):
+        return random.Random(self.{read}).sample(range(9), 9)
+    def __iter__(self):
+        {lines}
+        yield from self.draw()
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "lines", "found"),
+    [
+        ("epoch", "pass", ("epoch", 11, True)),
+        ("order", "pass", ("order", 11, True)),
+        ("seed", "pass", ("", 0, False)),
+        ("epoch", "self.epoch += 1", ("", 0, False)),
+        ("epoch", "if self.fixed: return", ("epoch", 11, False)),
+        ("epoch", "if get_worker_info() is None: return", ("epoch", 11, True)),
+    ],
+    ids=["in a method", "made of it", "not at all", "counted by itself", "unless it is fixed", "whoever asks"],
+)
+def test_where_samples_are_made_with_what_set_epoch_changes(
+    read: str, lines: str, found: tuple[str, int, bool]
+) -> None:
+    use = epoch_use({"data.py": DATA.format(read=read, lines=lines)}, "Stream")
+
+    assert use is not None
+    assert (use.attribute, use.read.line, use.always) == found
+
+
+def test_of_a_wrapper_the_only_data_with_a_set_epoch_are_meant_and_without_a_source_nothing_is_known() -> None:
+    wrapped = "class Wrapped(IterableDataset):\n    def __iter__(self):\n        yield from self.dataset\n"
+    alone = DATA.replace("class Base(Dataset)", "class Stream(Dataset)").replace("class Stream(Base):", "")
+    text = alone.format(read="epoch", lines="pass") + wrapped
+
+    use = epoch_use({"data.py": text}, "Wrapped")
+
+    assert use is not None
+    assert use.attribute == "epoch"
+    assert epoch_use({"data.py": wrapped}, "Wrapped") is None
+
+
+def test_a_stream_that_draws_in_a_method_of_its_own_shuffles_by_epoch() -> None:
+    assert shuffles_by_epoch({"data.py": DATA.format(read="epoch", lines="pass")}, "Stream")
+    assert not shuffles_by_epoch({"data.py": DATA.format(read="seed", lines="pass")}, "Stream")
