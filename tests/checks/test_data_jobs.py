@@ -295,6 +295,13 @@ def test_samples_listed_in_another_order_on_each_rank_are_found() -> None:
     assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD313", (0, 1), WARNING, LIKELY)
 
 
+@pytest.mark.parametrize("of", ["dicts", "objects", "tensor"])
+def test_rows_that_each_rank_shuffles_as_it_makes_its_data_are_found(of: str) -> None:
+    finding = only(jobs.watched(jobs.rows_in_any_order, of=of)[0])
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD313", (0, 1), WARNING, LIKELY)
+    assert finding.title.startswith("ranks 0-1 hold the same samples of Rows in 2 different orders")
+
+
 def test_a_rest_that_the_blocks_of_no_rank_hold_is_a_note() -> None:
     recording, _ = jobs.watched(jobs.blocks_of_whole_batches)
     finding = only(recording)
@@ -305,6 +312,7 @@ def test_a_rest_that_the_blocks_of_no_rank_hold_is_a_note() -> None:
 def test_sorted_names_blocks_of_a_new_order_and_a_loader_that_is_read_in_every_epoch_are_fine() -> None:
     trainings: list[Any] = [
         (jobs.listed_in_any_order, {"sort": True}),
+        *((jobs.rows_in_any_order, {"of": of, "seeded": True}) for of in ("dicts", "objects", "tensor")),
         (jobs.blocks_of_whole_batches, {"anew": True}),
         (jobs.kept_in_a_list, {"kept": False}),
     ]

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,34 @@ def listed_in_any_order(rank: int, world_size: int, *, sort: bool = False) -> Ha
     names = [f"part-{number}" for number in range(60)]
     random.Random(rank).shuffle(names)
     data, trainer = Named(sorted(names) if sort else names), Trainer()
+    sampler: DistributedSampler[Any] = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        trainer.epoch(loader)
+    return []
+
+
+class Rows(Numbers):
+    """Shuffles its rows as it is made, by the default generator, which nobody has seeded; or by one with a seed."""
+
+    def __init__(self, rows: Any, *, seeded: bool = False) -> None:
+        super().__init__(len(rows))
+        order = list(range(len(rows)))
+        (random.Random(1) if seeded else random).shuffle(order)
+        self.rows = rows[order] if isinstance(rows, torch.Tensor) else [rows[number] for number in order]
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        row = self.rows[index]
+        return super().__getitem__(int(row["id"] if isinstance(row, dict) else getattr(row, "id", row)))
+
+
+def rows_in_any_order(rank: int, world_size: int, *, of: str = "dicts", seeded: bool = False) -> Handed:
+    random.seed()
+    rows: Any = torch.arange(60.0) if of == "tensor" else [{"id": n, "text": [n, 2 * n]} for n in range(60)]
+    if of == "objects":
+        rows = [SimpleNamespace(**row) for row in rows]
+    data, trainer = Rows(rows, seeded=seeded), Trainer()
     sampler: DistributedSampler[Any] = DistributedSampler(data)
     loader = DataLoader(data, batch_size=4, sampler=sampler)
     for epoch in range(2):

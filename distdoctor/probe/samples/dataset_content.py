@@ -3,8 +3,8 @@
 Nothing of the data set is called but `len`: no sample is read, no random number drawn, no property evaluated. Only plain
 attributes are looked at (numbers, texts, lists, arrays, tensors in memory, data sets within), at a few places of each, once per
 data set. Unequal digests mean that the ranks may hold different data; equal ones with `pieces` > 0 that they hold the same.
-Lists of plain values that are short enough are read whole for a second digest, that of their values in any order: where only it
-is equal the ranks hold the same things, and call them by different indices.
+Lists and tensors that are short enough are read whole for a second digest, that of their values in any order: where only it is
+equal the ranks hold the same things, and call them by different indices.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
+import marshal
 import os
 import sys
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from distdoctor.probe.interruptions import hand_on
+from distdoctor.probe.variables import attributes_of
 
 PLACES = 16  # of a list, from the first to the last
 ELEMENTS = 64  # of a tensor
@@ -29,7 +32,8 @@ ATTRIBUTES = 48
 DEPTH = 4
 BUDGET = 2_000  # values looked at per data set: about a millisecond
 MANY = 10_000  # objects in a container, before it is weighed
-LONGEST_BAG = 16_384  # values of a list that are read whole, 0.3 microseconds each
+LONGEST_BAG = 16_384  # values of a list that are read whole, 0.3 microseconds each, 2 of a row of several values
+BAG_BYTES = 4 << 20  # of all rows
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class _ContentScan:
         self.bags = 0  # lists that the second digest knows by their values alone
         self.bagged = False  # such a list is being looked at
         self.within = 0  # so many containers
+        self.listed = 0  # so many lists, of which the elements may be samples
         self.pieces = 0
         self.left = BUDGET
         self.attribute = self.holder = ""  # of the data set: being looked at; with most bytes of Python objects
@@ -125,12 +130,25 @@ class _ContentScan:
             return
         self._weigh(values, values)
         outer, bag = self.bagged, None if self.within or type(values) is not list else _bag(values)
-        if bag is not None:
-            self.bag.update(bag.to_bytes(8, "little"))
-            self.bags, self.bagged = self.bags + 1, True
+        self._put_in_bag(bag)
+        self.bagged = outer or bag is not None
+        self.listed += type(values) is list
         for place in _places(len(values), PLACES):
             self._element(values[place], depth - 1)
+            if bag is not None and type(values[place]).__module__ != "builtins":
+                self.update(_row(values[place]))  # an object: its attributes are in the bag
         self.bagged = outer
+        self.listed -= type(values) is list
+
+    def _put_in_bag(self, bag: int | None) -> None:
+        """Fold the values of a list, in any order, into the second digest alone."""
+        if bag is not None:
+            self.bag.update(bag.to_bytes(8, "little"))
+            self.bags += 1
+
+    def _fits(self, rows: int, nbytes: int) -> bool:
+        """Whether the rows of a tensor or an array may be samples, and are few enough to be read."""
+        return not self.bagged and not self.listed and 1 < rows <= LONGEST_BAG and nbytes <= BAG_BYTES
 
     def _mapping(self, values: dict[Any, Any], depth: int) -> None:
         self.fold("dict", len(values))
@@ -179,6 +197,10 @@ class _ContentScan:
             return
         start, size = value.data_ptr(), value.element_size()
         shape, strides = value.shape, value.stride()
+        rows, total = shape[0] if shape else 0, value.numel() * size
+        whole = start and value.is_contiguous() and self._fits(rows, total)
+        self._put_in_bag(_sum(_cut(ctypes.string_at(start, total), rows)) if whole else None)
+        outer, self.bagged = self.bagged, self.bagged or bool(whole)
         for place in _places(value.numel(), ELEMENTS) if start else ():
             at = 0
             for length, stride in zip(reversed(shape), reversed(strides), strict=True):
@@ -186,6 +208,7 @@ class _ContentScan:
                 at += index * stride
             self.update(ctypes.string_at(start + at * size, size))
             self.pieces += 1
+        self.bagged = outer
 
     def _array(self, value: Any) -> None:
         """Shape and a few bytes of a numpy array, unless it lies in a file: reading it could wait for a disk."""
@@ -196,27 +219,60 @@ class _ContentScan:
         if below is not None or value.dtype.hasobject or not value.flags.c_contiguous or not value.nbytes:
             return
         raw = memoryview(value).cast("B")
+        rows = len(value) if value.ndim else 0
+        whole = self._fits(rows, len(raw))
+        self._put_in_bag(_sum(_cut(raw, rows)) if whole else None)
+        outer, self.bagged = self.bagged, self.bagged or whole
         for place in _places(max(1, len(raw) // CHUNK_BYTES), CHUNKS):
             self.update(bytes(raw[place * CHUNK_BYTES : (place + 1) * CHUNK_BYTES]))
             self.pieces += 1
+        self.bagged = outer
 
 
 def _bag(values: list[Any]) -> int | None:
     """64 bits of the values of a list in any order; None for one that is too long, or holds what has no plain text."""
     if not 1 < len(values) <= LONGEST_BAG:
         return None
-    total = 0
-    for value in values:
-        kind = type(value)
-        if kind is tuple:
-            if not all(type(part) in (str, int, float) for part in value):
-                return None
-            value = repr(value)
-        elif kind not in (str, int):
+    if type(values[0]) in (str, int):
+        return (
+            _sum(str(one).encode("utf-8", "replace") for one in values) if {*map(type, values)} <= {str, int} else None
+        )
+    some = [values[place] for place in _places(len(values), PLACES)]
+    try:
+        if not all(_is_row(one, DEPTH) for one in some):
             return None
-        raw = str(value).encode("utf-8", "replace")
-        total += zlib.crc32(raw) << 32 | zlib.adler32(raw)
-    return total & 0xFFFFFFFFFFFFFFFF
+        if len(values) * sum(len(_row(one)) for one in some) > BAG_BYTES * len(some):
+            return None
+        return _sum(map(_row, values))
+    except (ValueError, RuntimeError) as error:
+        hand_on(error)
+        return None  # a row of another kind among them, or somebody changes them
+
+
+def _row(value: Any) -> bytes:
+    """The bytes of a row of plain values, or of an object's attributes. Format 2 knows no references and no interned texts."""
+    return marshal.dumps(value if type(value) in (dict, list, tuple) else attributes_of(value), 2)
+
+
+def _is_row(value: Any, depth: int) -> bool:
+    """Whether plain values are all that a row holds: arrays may lie in a file."""
+    kind = type(value)
+    if kind in (str, int, float, bool, bytes, type(None)):
+        return depth < DEPTH
+    if kind in (list, tuple):
+        return depth > 0 and all(_is_row(one, depth - 1) for one in value[:PLACES])
+    held = value if kind is dict else attributes_of(value) if depth == DEPTH else {}
+    return depth > 0 and bool(held) and all(_is_row(one, depth - 1) for one in list(held.values())[:PLACES])
+
+
+def _cut(raw: bytes | memoryview, rows: int) -> Iterator[bytes | memoryview]:
+    size = len(raw) // rows
+    return (raw[place * size : (place + 1) * size] for place in range(rows))
+
+
+def _sum(rows: Iterable[bytes | memoryview]) -> int:
+    """64 bits that do not depend on the order of the rows."""
+    return sum(zlib.crc32(raw) << 32 | zlib.adler32(raw) for raw in rows) & 0xFFFFFFFFFFFFFFFF
 
 
 def _size(value: Any) -> int:

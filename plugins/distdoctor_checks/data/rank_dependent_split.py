@@ -9,9 +9,10 @@ Why it hurts     All ranks train one model: it has trained on validation samples
 How we know      Subsets are traced to the samples of the underlying dataset. The ranks' Subsets differ, no rank evaluates
                  samples that it trained on itself, but another rank trained on them. Only reported if each rank's two
                  Subsets add up to the dataset, or if shards of one common split would miss each other like that with a
-                 chance below 10^-9. Orders: the lists in the data sets of two
-                 ranks hold the same values, not in the same order, and their samplers deal out different shares by number:
-                 likely.
+                 chance below 10^-9. Orders: the lists (or tensors) in the data
+                 sets of two ranks hold the same values, not in the same order, and their samplers deal out different shares by
+                 number: likely. So is it where the values cannot be compared, but the data sets differ, their constructor
+                 shuffles by a default generator, and nothing in the program seeds one.
 What to do       Split with an identically seeded generator on all ranks, or split once and broadcast the indices. Sort lists of
                  files and names before they become a dataset.
 When it is fine  Ranks that do not average their gradients (one fold each) may split as they like. A rank that evaluates its own
@@ -33,6 +34,7 @@ from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.hash_order import HASHES
+from distdoctor.diagnosis.source.own_orders import OwnOrder, is_seeded, own_order
 from distdoctor.diagnosis.source.text_hashes import hash_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -56,7 +58,7 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources, recordin
             yield _finding(leak, known, split_line(sources.texts))
         else:
             yield from _of_other_lengths(orders, known, sources, recording)
-    yield from _reordered(orders)
+    yield from _reordered(orders, sources)
 
 
 def _first_leak(orders: SampleOrders, known: ReplicaSet) -> Leak | None:
@@ -123,7 +125,7 @@ def _finding(leak: Leak, known: ReplicaSet, split: SourceLine) -> Finding:
     )
 
 
-def _reordered(orders: SampleOrders) -> Iterator[Finding]:
+def _reordered(orders: SampleOrders, sources: Sources) -> Iterator[Finding]:
     """Data of the same values, in another order on each rank, of which samplers deal out shares by number."""
     told: set[str] = set()
     for together in orders.together():
@@ -135,10 +137,20 @@ def _reordered(orders: SampleOrders) -> Iterator[Finding]:
                 shares[one.num_replicas][rank] = one
         for passes in shares.values():
             first = passes[min(passes)]
-            odd = [one for one in passes.values() if one.data.reordered(first.data)]
-            if odd and len({one.sampler_rank for one in passes.values()}) == len(passes):
+            if len({one.sampler_rank for one in passes.values()}) < len(passes):
+                continue
+            order = own_order(sources.texts, first.data.name)
+            seen = any(one.data.reordered(first.data) for one in passes.values())
+            if seen or (order is not None and _are_shuffled_apart(list(passes.values()), order, sources)):
                 told.add(str(together.one.made_line))
-                yield _order_finding(passes, len({one.data.digest for one in passes.values()}))
+                yield _order_finding(passes, len({one.data.digest for one in passes.values()}), order, seen)
+
+
+def _are_shuffled_apart(passes: list[LoaderPass], order: OwnOrder, sources: Sources) -> bool:
+    """Whether these data sets differ in what the digest has of them, and were shuffled as they were made, by no common seed."""
+    alike = len({(one.data.name, one.data.length) for one in passes}) == 1 and not any(one.data.bag for one in passes)
+    differ = all(one.data.pieces for one in passes) and len({one.data.digest for one in passes}) > 1
+    return alike and differ and order.by_constructor and not is_seeded(sources.texts)
 
 
 def _of_other_lengths(
@@ -192,16 +204,18 @@ def _length_finding(
     )
 
 
-def _order_finding(passes: dict[int, LoaderPass], different: int) -> Finding:
+def _order_finding(passes: dict[int, LoaderPass], different: int, order: OwnOrder | None, seen: bool) -> Finding:
+    """`seen`: the values were compared, and are the same."""
     ranks, one = tuple(sorted(passes)), passes[min(passes)]
     return Finding(
-        title=f"{named(ranks)} hold the same samples of {one.data.name} in {different} different orders and shard them by "
-        "number: the shares overlap",
+        title=f"{named(ranks)} hold the {'same ' if seen else ''}samples of {one.data.name} in {different} different orders "
+        "and shard them by number: the shares overlap",
         ranks=ranks,
         severity=WARNING,
         confidence=LIKELY,
-        place=one.made_line or one.loop_line,
+        place=order.line if order is not None else one.made_line or one.loop_line,
         places=(
+            *((Place(order.line, ranks, order.words),) if order is not None else ()),
             Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
             Place(one.loop_line, ranks, "iterates it for training"),
         ),
@@ -211,11 +225,28 @@ def _order_finding(passes: dict[int, LoaderPass], different: int) -> Finding:
             "dataset": one.data.name,
             "sampler": one.sampler,
         },
-        why=f"the lists in {one.data.name} hold equal values on {named(ranks)}, but not in the same order, so sample number 0 of "
-        "one rank is another sample elsewhere; some samples are drawn by several ranks, others by none",
-        prescriptions=(Prescription("same-order-everywhere", effect="disjoint shards that cover the dataset"),),
+        why=(
+            f"the lists in {one.data.name} hold equal values on {named(ranks)}, but not in the same order"
+            if seen
+            else f"what {one.data.name} holds differs on {named(ranks)}, and the program seeds no generator before it shuffles"
+        )
+        + ", so sample number 0 of one rank is another sample elsewhere; some samples are drawn by several ranks, others by none",
+        prescriptions=(
+            Prescription(
+                "same-order-everywhere",
+                change=_SEEDED.get(order.generator, "") if order is not None else "",
+                effect="disjoint shards that cover the dataset",
+            ),
+        ),
         at_ns=one.started_ns,
     )
+
+
+_SEEDED = {
+    "random": "shuffle by a generator with one seed for all ranks: random.Random(42).shuffle(...)",
+    "numpy.random": "shuffle by a generator with one seed for all ranks: numpy.random.default_rng(42).shuffle(...)",
+    "torch": "torch.randperm(n, generator=torch.Generator().manual_seed(42)), one seed for all ranks",
+}
 
 
 def sick() -> Recording:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from distdoctor.diagnosis.data.samples import DataSet
 from distdoctor.diagnosis.examination import examine
@@ -34,7 +36,16 @@ def described(rows: Any) -> DataSet:
 
 
 @pytest.mark.parametrize(
-    "row", [str, lambda number: (f"{number}.png", number % 10), int], ids=["names", "pairs", "numbers"]
+    "row",
+    [
+        str,
+        lambda number: (f"{number}.png", number % 10),
+        int,
+        lambda number: {"id": number, "text": [number, "a"], "score": 0.5},
+        lambda number: [number, None],
+        lambda number: SimpleNamespace(name=str(number)),
+    ],
+    ids=["names", "pairs", "numbers", "dicts", "lists", "objects"],
 )
 def test_the_same_values_in_another_order_are_known(row: Any) -> None:
     rows = [row(number) for number in range(500)]
@@ -45,10 +56,29 @@ def test_the_same_values_in_another_order_are_known(row: Any) -> None:
     assert not described(rows).reordered(described([*shuffled[1:], row(501)]))
 
 
+@pytest.mark.parametrize("rows", [torch.randn(300, 2), numpy.arange(300), TensorDataset(torch.randn(300, 2))])
+def test_the_same_rows_of_a_tensor_in_another_order_are_known(rows: Any) -> None:
+    if isinstance(rows, TensorDataset):
+        shuffled: Any = TensorDataset(rows.tensors[0].flip(0))
+        other: Any = TensorDataset(rows.tensors[0] + 1)
+    else:
+        shuffled, other = rows[torch.randperm(300)], rows + 1
+
+    assert described(rows).reordered(described(shuffled))
+    assert not described(rows).reordered(described(rows))
+    assert not described(rows).reordered(described(other))
+
+
 @pytest.mark.parametrize(
     "rows",
-    [list(range(50_000)), [object()] * 9, [[1, 2]] * 9, torch.arange(9)],
-    ids=["long", "objects", "lists", "a tensor"],
+    [
+        list(range(50_000)),
+        [object()] * 9,
+        [{"image": torch.ones(2)}] * 9,
+        [["a" * 10_000]] * 9_000,
+        torch.zeros(20_000),
+    ],
+    ids=["long", "objects", "tensors", "large", "a long tensor"],
 )
 def test_of_long_lists_and_other_things_only_the_order_counts(rows: Any) -> None:
     assert described(rows).bag == ""
