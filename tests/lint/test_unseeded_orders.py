@@ -57,6 +57,25 @@ def test_data_that_are_shuffled_before_anything_is_seeded_are_told(mixed: str, t
     assert seen(mixed, then=then) == [(WARNING, LIKELY, 9)]
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("random.shuffle(names)", True),
+        ("names = random.sample(names, 9)", True),
+        ("random.shuffle(others)", False),
+        ("names.sort()", False),
+        ("torch.manual_seed(3); random.shuffle(names)", False),
+    ],
+)
+def test_what_data_are_given_may_be_shuffled_before(lines: str, told: bool) -> None:
+    main = MAIN.format(first="", then="", sampler=SAMPLER).replace("return Rows(open(path))", "return Rows(names)")
+    main = main.replace("def make(path):", f"def make(path):\n    names = list(open(path))\n    {lines}")
+
+    findings = examine({"main.py": main, "rows.py": DATA.format(mixed="pass")}).findings
+
+    assert [one.code for one in findings] == (["DD313"] if told else [])
+
+
 def test_a_shuffle_that_is_an_option_is_a_note() -> None:
     assert seen("if mixes: random.shuffle(self.rows)") == [(NOTE, POSSIBLE, 9)]
 

@@ -1,8 +1,8 @@
 """
 DD313 rank-dependent-split: each rank splits the data its own way, so validation samples are trained on by other ranks.
 
-What it means    random_split draws from the global random state, which is seeded with the rank, or not at all. Or the constructor
-                 of a dataset shuffles its samples by that state.
+What it means    random_split draws from the global random state, which is seeded with the rank, or not at all. Or the samples
+                 of a dataset are shuffled by that state as it is made.
 Why it hurts     What one rank validates on, another trains on; shards overlap, and samples go missing.
 How we know      The split has no generator, and the seed before it contains the rank, or the script sets no seed. A dataset
                  that shuffles is told, as a warning, if a DistributedSampler or Hugging Face's Trainer deals out its samples by
@@ -46,14 +46,46 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
 
 
 def _shuffled_datasets(program: ParsedFiles) -> Iterator[Sighting]:
-    """Map-style data whose constructor shuffles by a default generator that nobody can have seeded by then."""
+    """Map-style data that are shuffled, as they are made, by a default generator that nobody can have seeded by then."""
+    for call, scope, name in (*_in_constructors(program), *_before_constructors(program)):
+        if not _shares(scope) and _is_dealt_out_unseeded(name, program):
+            yield _shuffle_sighting(call, scope, name)
+
+
+def _in_constructors(program: ParsedFiles) -> Iterator[tuple[ast.Call, Scope, str]]:
+    """(the only shuffle in a constructor, its body, the class of data)."""
     for file in program.files:
-        for name, bases in file.bases.items():
-            is_data = any(last_word(base).endswith("Dataset") and "Iterable" not in last_word(base) for base in bases)
-            for scope in _constructor(file, name) if is_data else ():
+        for name in _data_classes(file):
+            for scope in _constructor(file, name):
                 calls = [call for call in scope.calls if shuffles_by_default(call, file)]
-                if len(calls) == 1 and not _shares(scope) and _is_dealt_out_unseeded(name, program):
-                    yield _shuffle_sighting(calls[0], scope, name)
+                if len(calls) == 1:
+                    yield calls[0], scope, name
+
+
+def _before_constructors(program: ParsedFiles) -> Iterator[tuple[ast.Call, Scope, str]]:
+    """The same of what is shuffled in the body that gives it to the constructor."""
+    names = {name for file in program.files for name in _data_classes(file)} | {"TensorDataset", "Subset"}
+    for scope in program.scopes:
+        shuffles = [call for call in scope.calls if shuffles_by_default(call, scope.file)]
+        for made in (one for one in scope.calls if shuffles and last_word(one.func) in names):
+            given = {ast.unparse(one) for value in made.args for one in ast.walk(value) if isinstance(one, ast.Name)}
+            for call in shuffles:
+                if lineno(call) <= lineno(made) and given & _shuffled(call, scope.file):
+                    yield call, scope, last_word(made.func)
+
+
+def _shuffled(call: ast.Call, file: SourceFile) -> set[str]:
+    """The names of what a call leaves in another order: its argument, or what its value is bound to."""
+    if last_word(call.func) == "shuffle":
+        return {ast.unparse(one) for one in call.args[:1]}
+    statement = file.statement(call)
+    return {ast.unparse(one) for one in statement.targets} if isinstance(statement, ast.Assign) else set()
+
+
+def _data_classes(file: SourceFile) -> list[str]:
+    """The classes of map-style data that a file defines."""
+    words = {name: [last_word(base) for base in bases] for name, bases in file.bases.items()}
+    return [n for n, bases in words.items() if any(b.endswith("Dataset") and "Iterable" not in b for b in bases)]
 
 
 def _deals_by_number(file: SourceFile, program: ParsedFiles) -> bool:
