@@ -130,3 +130,33 @@ def test_gradients_that_are_the_same_but_for_rounding_are_a_note_and_turned_ones
     recording, _ = watched(preconditioned_by_one, sign=-1.0)
     (finding,) = [one for one in found(recording) if one.severity != NOTE]
     assert (finding.code, finding.confidence) == ("DD202", CERTAIN)
+
+
+@pytest.mark.parametrize(
+    ("by", "words", "condition"),
+    [
+        ("sparse", "table.weight", "parameter.grad.is_sparse:"),
+        ("matrices", "inner.bias and 1 more", "p.grad.dim() > 1"),
+    ],
+)
+def test_gradients_that_a_loop_skips_for_their_form_are_told_with_the_condition(
+    by: str, words: str, condition: str
+) -> None:
+    recording, _ = watched(jobs.tower, by=by)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.confidence, finding.ranks) == ("DD202", LIKELY, (0, 1))
+    assert f"the gradients of {words} are not reduced" in finding.title
+    assert condition in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+    recording, _ = watched(jobs.tower, by=by, all_of_them=True)
+    assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
+
+
+def test_layers_that_a_loop_skips_by_their_names_are_no_more_than_a_note() -> None:
+    recording, _ = watched(jobs.tower, by="named")
+    (finding,) = [one for one in found(recording) if one.code.startswith("DD2")]
+    assert (finding.code, finding.confidence, finding.severity) == ("DD202", POSSIBLE, NOTE)
+
+    recording, _ = watched(jobs.tower, by="named", broadcasts=False)
+    assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []

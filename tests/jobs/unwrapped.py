@@ -236,3 +236,67 @@ def trials(rank: int, world_size: int) -> None:
         optimizer.step()
         losses = [torch.zeros(()) for _ in range(world_size)]
         dist.all_gather(losses, loss.detach())
+
+
+class Tower(nn.Module):
+    """A table whose gradients may be sparse, below dense layers."""
+
+    def __init__(self, *, sparse: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Embedding(30, 8, sparse=sparse)
+        self.inner, self.outer = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.outer(self.inner(self.table(rows)).relu())  # type: ignore[no-any-return]
+
+
+def average_but_sparse(model: nn.Module, world_size: int, densifies: bool) -> None:
+    for parameter in model.parameters():
+        if parameter.grad is not None and parameter.grad.is_sparse and densifies:
+            whole = parameter.grad.to_dense()
+            dist.all_reduce(whole)
+            parameter.grad = (whole / world_size).to_sparse(1)
+            continue
+        if parameter.grad is None or parameter.grad.is_sparse:
+            continue
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world_size
+
+
+def average_matrices(model: nn.Module, world_size: int, densifies: bool) -> None:
+    large = [p.grad for p in model.parameters() if p.grad is not None and (densifies or p.grad.dim() > 1)]
+    flat = torch.cat([grad.reshape(-1) for grad in large])
+    dist.all_reduce(flat)
+    flat /= world_size
+    for grad, mean in zip(large, flat.split([grad.numel() for grad in large]), strict=True):
+        grad.copy_(mean.view_as(grad))
+
+
+def average_but_named(model: nn.Module, world_size: int, densifies: bool) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None or (name.startswith("outer") and not densifies):
+            continue
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world_size
+
+
+REDUCTIONS = {"sparse": average_but_sparse, "matrices": average_matrices, "named": average_but_named}
+
+
+def tower(rank: int, world_size: int, *, by: str, all_of_them: bool = False, broadcasts: bool = True) -> None:
+    """`by`: what the reduction leaves out, unless it is to take `all_of_them`."""
+    torch.manual_seed(0)
+    model = Tower(sparse=by == "sparse")
+    tables, dense = [model.table.weight], [*model.inner.parameters(), *model.outer.parameters()]
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.SGD(model.parameters(), lr=0.1)]
+    if by == "sparse":
+        optimizers = [torch.optim.SparseAdam(tables, lr=0.01), torch.optim.Adam(dense, lr=0.003)]
+    for parameter in model.parameters() if broadcasts else ():
+        dist.broadcast(parameter.data, 0)
+    for step in range(STEPS):
+        rows = torch.randint(30, (16,), generator=torch.Generator().manual_seed(step * world_size + rank))
+        model.zero_grad()
+        cross_entropy(model(rows), rows % 4).backward()
+        REDUCTIONS[by](model, world_size, all_of_them)
+        for optimizer in optimizers:
+            optimizer.step()

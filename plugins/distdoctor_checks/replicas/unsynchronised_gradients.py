@@ -5,7 +5,9 @@ What it means    When optimizer.step() begins, the gradient of one parameter is 
 Why it hurts     Each rank takes its own step. From then on the replicas are different models, although every loss looks fine.
 How we know      Digests of all bits of every gradient, compared between the ranks of one DistributedDataParallel, one DTensor
                  placement, one group whose gradients are reduced by hand, or of one model named by
-                 `distdoctor.watch(model)`. Correct training agrees bit for bit. Where the optimizers hold the same
+                 `distdoctor.watch(model)`. Correct training agrees bit for bit. Or parameters began equal, part in the first
+                 step and never meet again while the same ranks keep others equal, and a loop that reduces by hand skips
+                 just those: likely. Where the optimizers hold the same
                  parameters in different orders, that is told, with the set whose order it is. Where the wrapper's forward
                  ran and no backward pass did, the line that takes gradients (torch.autograd.grad, which averages nothing)
                  is searched in the source.
@@ -15,7 +17,8 @@ When it is fine  Local training whose weights the program brings together again 
                  the job runs nothing is said of the first 512 steps apart. Gradients that are the same numbers but for
                  rounding (second-order methods that deal out their inverses): a note with the size of the difference,
                  where elements of them were kept. Modules that averages by hand leave out, as heads
-                 for tasks of their own: a note, and nothing where they began differently. If the cause is known,
+                 for tasks of their own: a note, and nothing where they began differently. An error all the same where the
+                 loop skips them for the form of their gradients (sparse ones, those of one dimension). If the cause is known,
                  another code reports it: a forward that bypasses the wrapper (DD206), no_sync (DD207), parameters unknown to
                  the reducer (DD219), a single flipped bit (DD214).
 Source           torch.nn.parallel.DistributedDataParallel, notes on gradient synchronisation.
@@ -23,7 +26,7 @@ Source           torch.nn.parallel.DistributedDataParallel, notes on gradient sy
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
@@ -32,6 +35,7 @@ from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaD
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, PLACEMENT, WRAPPER
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.rounding import rounding_error
+from distdoctor.diagnosis.replicas.skipped_gradients import LeftOutOfReduction, SkippedGradients
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import (
     evidence,
@@ -48,6 +52,7 @@ from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.local_tensors import taken_local
 from distdoctor.diagnosis.source.reduced_copies import ReducedCopy, reduced_copy
 from distdoctor.diagnosis.source.set_order import lists_in_set_order
+from distdoctor.diagnosis.source.skipped_gradients import LAYOUT
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
@@ -57,6 +62,7 @@ OF_LOCAL = (
     "computes a part of it only, because the layer behind it is split, gradients differ like this"
 )
 WHOLE = "say that it is a part of a sum: to_local(grad_placements=[Partial()]), one for each dimension of the mesh that splits it"
+OF_A_SKIP = 40  # the line that leaves gradients out explains more than that they differ
 UNORDERED = (
     ". The file that reduces them makes a list in the order of a set, which may be another one in each process: if gradients are "
     "packed in that order, those of different parameters are added up"
@@ -64,9 +70,14 @@ UNORDERED = (
 
 
 @check("DD202", "unsynchronised-gradients", severity=ERROR, family="replicas")
-def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, skipped: LeftOutOfReduction | None, sources: Sources) -> Iterator[Finding]:
+    left_out = {one: _partings_of(one, partings) for one in skipped.found} if skipped is not None else {}
+    for one, facts in left_out.items():
+        if one.skip is not None or not facts:  # what is no more than a note is told below as well
+            yield _skipped(one, facts)
+    told = [parting for one, facts in left_out.items() if one.skip is not None for parting in facts]
     for parting in partings.found:
-        if parting.what != GRADS:
+        if parting.what != GRADS or parting in told:
             continue
         rounding = rounding_error(partings.gradients, parting)
         if rounding is not None:
@@ -110,6 +121,54 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             at_ns=parting.at_ns,
             explains=(parting.key,),
         )
+
+
+def _partings_of(one: SkippedGradients, partings: ReplicaDivergences) -> list[ReplicaDivergence]:
+    """The divergences in which only parameters differ that were left out."""
+    mine = (parting for parting in partings.found if parting.peers.optimizer == one.peers.optimizer)
+    return [found for found in mine if found.differences and {d.name for d in found.differences} <= one.peers.names]
+
+
+def _skipped(one: SkippedGradients, facts: Sequence[ReplicaDivergence]) -> Finding:
+    ranks, skip, first = one.peers.ranks, one.skip, one.tensors[0].name
+    more = f" and {len(one.tensors) - 1} more" if len(one.tensors) > 1 else ""
+    how = f"`{skip.text[:80]}` leaves them out" if skip is not None else "others are reduced by hand"
+    sign = (
+        f"Those that it leaves out have another {skip.form} than the others"
+        if skip is not None
+        else "The program broadcasts all of them before the first step: forgotten, or meant to be each rank's own"
+    )
+    shown = (
+        *((Place(skip.site, ranks, "decides which gradients are reduced"),) if skip is not None else ()),
+        *((Place(one.reduced, ranks, "gradients are reduced"),) if one.reduced else ()),
+        *((Place(one.update.site, ranks, "steps with each rank's own gradients"),) if one.update.site else ()),
+    )
+    return Finding(
+        title=f"step {one.update.step}: the gradients of {first}{more} are not reduced over {named(ranks)}: {how}",
+        ranks=ranks,
+        place=shown[0].site if shown else SourceLine(),
+        places=shown,
+        evidence={
+            "parameters": [tensor.name for tensor in one.tensors[:8]],
+            "kept_equal": one.kept,
+            "step": one.update.step,
+        },
+        why=f"{named(ranks)} keep {one.kept} other parameters equal in each step; {first}{more} began equal, differ from step "
+        f"{one.update.step} on and are never the same again. {sign}",
+        prescriptions=(
+            Prescription(
+                "all-reduce-gradients",
+                change="reduce what is skipped as well (of sparse gradients a dense copy: p.grad = p.grad.to_dense())"
+                if skip is not None and skip.form == LAYOUT
+                else "",
+            ),
+        ),
+        confidence=LIKELY if skip is not None else POSSIBLE,
+        severity=None if skip is not None else NOTE,
+        at_ns=one.update.at_ns,
+        explains=tuple(parting.key for parting in facts),
+        specificity=OF_A_SKIP,
+    )
 
 
 def _by_rounding(parting: ReplicaDivergence, error: float) -> Finding:

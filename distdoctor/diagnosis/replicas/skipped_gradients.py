@@ -1,0 +1,136 @@
+"""Parameters that a reduction by hand leaves out: they began equal, part in the first step and never meet again, while the same
+ranks keep others of the same training equal.
+
+Whether they were forgotten the bits do not tell: heads for tasks of their own look the same. So it is a sign that the program
+itself made all of them equal at the start, and a stronger one that what the reduction skips is skipped for the form of its
+gradients, and that just those have that form.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.derived import derived
+from distdoctor.diagnosis.facts.replicas import in_buckets
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, WRAPPER, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses, equal_sets
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo, Update
+from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
+from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
+from distdoctor.diagnosis.source.skipped_gradients import DIMENSIONS, DTYPE, LAYOUT, Skip, skip_by_form
+from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.layout import Op
+
+ENOUGH = 2  # parameters that the same ranks do keep equal
+
+
+@dataclass(frozen=True)
+class SkippedGradients:
+    """What one optimizer holds of them. `kept`: how many parameters these ranks do keep equal; `skip`: None where the source
+    shows no such condition, and the program's own broadcasts are the only sign."""
+
+    peers: ReplicaGroup
+    tensors: tuple[TensorInfo, ...]
+    kept: int
+    reduced: SourceLine
+    skip: Skip | None
+    update: Update
+
+
+@dataclass(frozen=True)
+class LeftOutOfReduction:
+    """All of them."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"gradients", "collectives"})
+    found: tuple[SkippedGradients, ...]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        gradients = derived(Gradients, recording)
+        if any(peers.by == WRAPPER for peers in gradients.peers):
+            raise NotApplicable("a wrapper reduces the gradients")
+        return cls(tuple(_found(gradients, recording)))
+
+
+def _found(gradients: Gradients, recording: Recording) -> Iterator[SkippedGradients]:
+    optimizers = sorted({update.optimizer for update in gradients.every_update()})
+    known = {one: courses(gradients.ranks, one, _holders(gradients, one)) for one in optimizers}
+    kept: dict[tuple[int, ...], list[tuple[int, str]]] = {}
+    for optimizer, found in known.items():
+        for ranks, names in equal_sets(found).items():
+            kept.setdefault(ranks, []).extend((optimizer, name) for name in sorted(names))
+    if not kept:
+        return
+    ranks = max(kept, key=lambda one: (len(one), len(kept[one])))
+    if len(kept[ranks]) < ENOUGH:
+        return
+    for optimizer, found in known.items():
+        names = frozenset(name for name, by_rank in found.items() if _parts(by_rank, ranks))
+        peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), names)
+        if names and not _meets(gradients, peers) and not weights_are_exchanged(gradients, peers, 1):
+            yield from _judged(gradients, recording, peers, kept[ranks], found)
+
+
+def _judged(
+    gradients: Gradients, recording: Recording, peers: ReplicaGroup, kept: list[tuple[int, str]], found: Courses
+) -> Iterator[SkippedGradients]:
+    own = gradients.ranks[peers.ranks[0]]
+    apart = [info for name in sorted(peers.names) if (info := own.info(name, peers.optimizer)) is not None]
+    others = [info for optimizer, name in kept if (info := own.info(name, optimizer)) is not None]
+    reduced = reduction_line(gradients, peers)
+    skip = skip_by_form(recording.sources, reduced) if reduced else None
+    if skip is not None and not _has_that_form(skip.form, apart, others, found):
+        skip = None
+    if skip is None and (recording.job.running or not _were_all_sent(own, [*apart, *others])):
+        return
+    update = next(one for one in own.updates if one.optimizer == peers.optimizer and one.step)
+    yield SkippedGradients(peers, tuple(sorted(apart, key=lambda one: one.index)), len(others), reduced, skip, update)
+
+
+def _holders(gradients: Gradients, optimizer: int) -> list[int]:
+    return [r for r, own in gradients.ranks.items() if any(u.optimizer == optimizer for u in own.updates)]
+
+
+def _parts(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
+    """Whether it began equal on these ranks, is trained, and has other bits after each of the first steps."""
+    mine = [by_rank[rank] for rank in ranks if rank in by_rank]
+    if len(mine) < len(ranks) or len({(one.shape, one.start) for one in mine}) > 1 or not all(c.moves for c in mine):
+        return False
+    return all(len(set(after)) > 1 for after in zip(*(one.params for one in mine), strict=True))
+
+
+def _meets(gradients: Gradients, peers: ReplicaGroup) -> bool:
+    """Whether one of them is the same on all ranks again after a later step, or nobody has looked."""
+    looks = [{u.step for u in gradients.ranks[rank].updates if u.optimizer == peers.optimizer and u.digested and u.step}
+             for rank in peers.ranks]  # fmt: skip
+    for step in set.intersection(*looks):
+        rows = [gradients.ranks[rank].digests(step, peers.optimizer) for rank in peers.ranks]
+        for name in peers.names:
+            if all(name in row for row in rows) and len({int(row[name]["param"]) for row in rows}) == 1:
+                return True
+    return not set.intersection(*looks)
+
+
+def _has_that_form(form: str, apart: list[TensorInfo], kept: list[TensorInfo], found: Courses) -> bool:
+    """Whether the parameters that part differ in that form from those that are kept equal. A sparse gradient has no digest."""
+    if form == LAYOUT:
+        return not any(grad for one in apart for course in found[one.name].values() for grad in course.grads)
+    if form == DIMENSIONS:
+        return {one.shape.count(",") for one in apart}.isdisjoint(one.shape.count(",") for one in kept)
+    if form == DTYPE:
+        return {one.dtype for one in apart}.isdisjoint(one.dtype for one in kept)
+    sizes, others = [one.numel for one in apart], [one.numel for one in kept]
+    return max(sizes) < min(others) or min(sizes) > max(others)
+
+
+def _were_all_sent(own: RankGradients, tensors: Iterable[TensorInfo]) -> bool:
+    """Whether this rank's broadcasts before the first step had the shapes of all of these, or carried as much as they hold."""
+    calls = own.log.calls
+    calls = calls[(calls["step"] == 0) & (calls["op"] == Op.BROADCAST)]
+    sent, held = Counter(own.log.text(int(shape)) for shape in calls["shape"]), list(tensors)
+    total = sum(one.numel for one in held)
+    return Counter(one.shape for one in held) <= sent or f"[{total}]" in sent or in_buckets(sent) == total
