@@ -26,6 +26,7 @@ _REFRESHES = re.compile(r"(?:update|load|sync|refresh|copy)(?:_|$)")  # what oth
 _PARTS = frozenset(
     {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "values", "items", "modules", "get"}
 )
+_LOOKS = frozenset({"shape", "size", "numel", "dim", "ndim", "device", "dtype"})
 _GATHERS = frozenset({"list", "tuple", "dict", "iter", "enumerate", "zip", "sorted"})
 
 
@@ -119,6 +120,39 @@ def buffer_writes(sources: Mapping[str, str], names: Iterable[str]) -> list[Line
                 for line, text in lines_of_way(program, [node, *_made_here(program, node)]):
                     found.setdefault(line, text)
     return sorted(found.items(), key=lambda one: (one[0].path, one[0].line))
+
+
+def accumulated_at(sources: Mapping[str, str], of_class: str, name: str) -> SourceLine:
+    """The line in which a method of a class brings a buffer of its own forward: it writes into it, or sets it anew, and has read
+    it there or above. No line where the class only keeps its last value in it, or does not write it."""
+    program = program_of(sources)
+    kept = _Kept(program, name, of_class)
+    for scope in program.methods({of_class}, *program.functions) if of_class in program.classes else ():
+        nodes = [node for node in program.inside(scope) if scope.name != "__init__"]
+        parts = [node for node in nodes if isinstance(node, ast.Attribute) and kept.is_it(node)]
+        written = [*_writes_of(kept, scope), *(node for node in parts if isinstance(node.ctx, ast.Store))]
+        for write in sorted(written, key=lineno):
+            own = {id(one) for one in ast.walk(write)} if isinstance(write, ast.Call) else set()
+            reads = [
+                one for one in parts if isinstance(one.ctx, ast.Load) and id(one) not in own and _is_value(program, one)
+            ]
+            if _adds(write) or any(lineno(one) <= lineno(write) for one in reads):
+                return scope.line(write)
+    return NOWHERE
+
+
+def _is_value(program: UserProgram, read: ast.AST) -> bool:
+    """Whether more is asked of a tensor than whether it is there, or what it looks like."""
+    above = program.parents[read]
+    return not isinstance(above, ast.Compare) and getattr(above, "attr", "") not in _LOOKS
+
+
+def _adds(write: ast.AST) -> bool:
+    """Whether what is written depends on what was there, by the operation itself."""
+    name = last_word(write.func) if isinstance(write, ast.Call) else ""
+    return isinstance(write, ast.AugAssign) or name.startswith(
+        ("add", "lerp", "mul", "sub", "_foreach_add", "_foreach_lerp")
+    )
 
 
 def _registrations(program: UserProgram, name: str) -> Iterator[ast.Call]:

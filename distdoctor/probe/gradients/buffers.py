@@ -17,21 +17,27 @@ MOST = 256  # buffers of one optimizer's modules
 
 
 class Buffers:
-    """The buffers beside the parameters of one optimizer. Modules are held weakly."""
+    """The buffers of modules that hold what one optimizer trains, or (number 0) of such as nobody trains. Held weakly.
 
-    def __init__(self, context: GradientsContext, number: int, parameters: Sequence[Tensor]) -> None:
+    `prefixes`: what their names begin with, one for each root."""
+
+    def __init__(
+        self, context: GradientsContext, number: int, roots: Sequence[nn.Module], prefixes: Sequence[str] = ()
+    ) -> None:
         self.context, self.number = context, number
-        self._roots = [weakref.ref(root) for root in context.trees.of(parameters)]
+        self._roots = [weakref.ref(root) for root in roots]
+        self._prefixes = prefixes or [""] * len(roots)
         self._digests = Digests()
         self._seqs: dict[str, int] = {}
 
     def start(self) -> tuple[Reading, list[int], list[int]] | None:
         """Their digests on the way, the numbers of their records, and their kinds; None when there are no buffers."""
         found: list[tuple[int, Tensor]] = []
-        for ref in self._roots:
+        for ref, prefix in zip(self._roots, self._prefixes, strict=True):
             root = ref()
             if root is not None:
-                found += [(self._seq(root, held, buffer), buffer) for held, buffer in buffers_of(root)]
+                named = ((held._replace(name=prefix + held.name), buffer) for held, buffer in buffers_of(root))
+                found += [(self._seq(root, held, buffer), buffer) for held, buffer in named]
         del found[MOST:]
         if not found:
             return None

@@ -146,7 +146,7 @@ class Copies:
             if (looked_at or not copy.used) and (module := copy.module()) is not None
             for child in module.modules()
         }
-        if not waited_for or _compiles():
+        if not waited_for or compiles():
             return False
         hook = not_traced(self.context.guarded(self._waiting_for(waited_for, looked_at)))
         self._ambush = nn.modules.module.register_module_forward_pre_hook(hook)
@@ -172,7 +172,7 @@ def _written(parameters: Sequence[Tensor]) -> int:
     return 0 if any(parameter.is_inference() for parameter in parameters) else sum(p._version for p in parameters)
 
 
-def _compiles() -> bool:
+def compiles() -> bool:
     """Whether torch.compile has been at work: a hook of all modules would be a reason to compile again."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and bool(sum(dynamo.counters["frames"].values()))

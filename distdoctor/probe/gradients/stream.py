@@ -27,6 +27,7 @@ from distdoctor.probe.closures import Arguments, after_first_return
 from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients import joins
 from distdoctor.probe.gradients.backwards import Backwards
+from distdoctor.probe.gradients.beside import Beside
 from distdoctor.probe.gradients.buffers import Buffers
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.copies import Copies, CopyReading
@@ -68,6 +69,7 @@ class GradientsStream:
         self.noise = RngStates(context)
         self.gathers = Gathers(context)
         self.reductions = Reductions(context, lambda: self.gathers.off)
+        self.beside = Beside(context)
         self._tracked: weakref.WeakKeyDictionary[Optimizer, Tracked] = weakref.WeakKeyDictionary()
         self._numbered = 0  # optimizers so far: those that are gone keep their numbers
 
@@ -83,6 +85,7 @@ class GradientsStream:
         self.noise.install()
         self.gathers.install()
         self.reductions.install()
+        self.beside.install()
         joins.install(context)
         if context.deep:
             self.origins.install()
@@ -159,6 +162,8 @@ class GradientsStream:
         else:
             self._write_if_new(optimizer, tracked)
         self.wrappers.after_step()
+        if tracked.number == 1:
+            self.beside.after_step()
         if tracked.copies is not None and tracked.copies.found:
             tracked.copies.after_step(looked_at=_wants_the_next(tracked))
         if tracked.spots is not None:
@@ -235,7 +240,7 @@ class GradientsStream:
         if inventory is None or not inventory.still_holds(parameters):
             inventory = take_inventory(self.context, tracked.number, optimizer, parameters)
             tracked.inventory = inventory
-            tracked.buffers = Buffers(self.context, tracked.number, parameters)
+            tracked.buffers = Buffers(self.context, tracked.number, self.context.trees.of(parameters))
             tracked.copies = tracked.copies or Copies(self.context, tracked.number)
             self.origins.watch(parameters)
         if tracked.copies is not None:
@@ -291,6 +296,8 @@ class GradientsStream:
         buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
         if buffers is not None:
             self.context.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
+        if with_state and tracked.number == 1:
+            self.beside.look(look.step)
         copies = tracked.copies.start() if tracked.copies is not None else []
         readings = [grads[0], params[0], norms, state, look.before, look.state_before]
         readings += [reading for _, reading, *_ in copies]

@@ -395,6 +395,15 @@ class CopyUsed(TraceEvent):
     step: int = 0
 
 
+@kind(68)
+class BesideUsed(TraceEvent):
+    """The first forward with gradients that was seen of a module that holds buffers and no parameters, and that gave a tensor of
+    the shape of what it was given: it changes what the model is trained on."""
+
+    name: str = ""  # its buffers' names begin with it and a dot
+    step: int = 0
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------------
 
 

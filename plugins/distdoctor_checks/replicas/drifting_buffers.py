@@ -9,7 +9,9 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  forward: likely, because a state that is carried from batch to batch may lie in a buffer, too; possible
                  where a wrapper was told not to broadcast them, which somebody meant. Running statistics are a note until one
                  rank saves a checkpoint that holds them, with no collective of their size between its last step and the save:
-                 then a warning, likely.
+                 then a warning, likely. So are buffers of modules without parameters that no wrapper holds, as running
+                 normalisers of observations: compared where a forward with gradients goes through them, the source shows
+                 that each value is made of the one before, they differ in every look and change on two ranks or more.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
 When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note.
@@ -41,13 +43,14 @@ from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, Replica
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.diagnosis.source.given_values import Line
-from distdoctor.diagnosis.source.writes import buffer_writes
+from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.events import Wrapped
+from distdoctor.recording.trace.events import BesideUsed, Wrapped
 from distdoctor.recording.trace.layout import TensorFlag
 from distdoctor.recording.trace.state_file import BUFFERS, SAVE
 
+FEWEST = 3  # looks at statistics beside the model
 Drift = tuple[int, tuple[tuple[int, ...], ...]]  # the first step, and the ranks by version
 
 
@@ -61,6 +64,111 @@ def examine(gradients: Gradients, recording: Recording, checkpoints: Checkpoints
             if drifts:
                 saved = _saved_alone(drifts, gradients, peers, recording, checkpoints) if checkpoints else None
                 yield _finding(gradients, peers, drifts, recording, saved, normalisation=normalisation)
+        yield from _beside(gradients, peers, recording, checkpoints)
+
+
+def _beside(
+    gradients: Gradients, peers: ReplicaGroup, recording: Recording, checkpoints: Checkpoints | None
+) -> Iterator[Finding]:
+    """Statistics of what the model is fed, in modules that no wrapper knows."""
+    if peers.optimizer != 1 or any(rank not in gradients.ranks for rank in peers.ranks):
+        return
+    used = {one.name: one.site for one in gradients.ranks[peers.ranks[0]].events(BesideUsed)}
+    for module, site in used.items():
+        if any(module not in {one.name for one in gradients.ranks[rank].events(BesideUsed)} for rank in peers.ranks):
+            continue
+        names = {
+            t.name for t in gradients.tensors_of(peers.ranks) if not t.optimizer and t.name.startswith(f"{module}.")
+        }
+        apart = {name: course for name in sorted(names) if _is_apart(course := _course(gradients, peers, name))}
+        kept = {
+            name: accumulated_at(recording.sources, module.partition(" ")[0], name.rpartition(".")[2]) for name in apart
+        }
+        lines = [line for line in kept.values() if line]
+        if lines and not _train_apart(gradients, peers):
+            yield _local_statistics(gradients, peers, recording, checkpoints, apart, lines[0], site)
+
+
+def _train_apart(gradients: Gradients, peers: ReplicaGroup) -> bool:
+    """Whether the ranks hold other weights after some step: each may need statistics of its own until they are averaged."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for updates in gradients.updates(peers).values():
+        for update in updates:
+            if update.digested:
+                found[update.step].add(update.number("params"))
+    return any(len(digests) > 1 for digests in found.values())
+
+
+def _course(gradients: Gradients, peers: ReplicaGroup, name: str) -> dict[int, dict[int, int]]:
+    """step -> rank -> its bits, in the steps that all ranks have looked at."""
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for rank in peers.ranks:
+        own = gradients.ranks[rank]
+        for tensor in own.tensors.values():
+            if tensor.name == name and not tensor.optimizer:
+                for step, row in own.rows_of(tensor.seq):
+                    found[step][rank] = int(row["param"])
+    return {step: by_rank for step, by_rank in sorted(found.items()) if len(by_rank) == len(peers.ranks)}
+
+
+def _is_apart(course: dict[int, dict[int, int]]) -> bool:
+    """Whether the ranks never agree on it, and at least two of them change it: one that changes it alone may be its owner."""
+    if len(course) < FEWEST or any(len(set(by_rank.values())) == 1 for by_rank in course.values()):
+        return False
+    by_rank = zip(*([by_rank[rank] for rank in sorted(by_rank)] for by_rank in course.values()), strict=True)
+    return sum(len(set(values)) > 1 for values in by_rank) > 1
+
+
+def _local_statistics(
+    gradients: Gradients,
+    peers: ReplicaGroup,
+    recording: Recording,
+    checkpoints: Checkpoints | None,
+    apart: dict[str, dict[int, dict[int, int]]],
+    line: SourceLine,
+    used: SourceLine,
+) -> Finding:
+    name, course = next(iter(apart.items()))
+    step = next(iter(course))
+    more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
+    writes = buffer_writes(recording.sources, apart)
+    saves = sorted(checkpoints.saves, key=lambda one: one.event.at_ns) if checkpoints is not None else []
+    alone = {one.rank for one in saves} < set(peers.ranks)
+    size = min(tensor.numel for tensor in gradients.tensors_of(peers.ranks) if tensor.name == name)
+    saved = next(
+        (
+            one
+            for one in saves
+            if alone and one.event.step >= step and not _brought_together(recording.ranks[one.rank], one, size)
+        ),
+        None,
+    )
+    also = f", and rank {saved.rank} saves a checkpoint" if saved is not None else ""
+    updates = [u for own in gradients.updates(peers, step).values() for u in own]
+    return Finding(
+        title=f"step {step}: statistics of what the model is trained on differ between {named(peers.ranks)}: {name}{more}{also}",
+        ranks=peers.ranks,
+        place=writes[0][0] if writes else line,
+        places=(
+            *(Place(one, peers.ranks, f"on the way into it: `{text}`") for one, text in writes[:4]),
+            *((Place(line, peers.ranks, "brings it forward by this rank's own data"),) if not writes else ()),
+            *((Place(used, peers.ranks, "goes through it, with gradients"),) if used else ()),
+            *((Place(saved.event.site, (saved.rank,), "saves"),) if saved is not None else ()),
+        ),
+        evidence={"step": step, "buffers": list(apart)[:8], "looks": len(course)},
+        why=f"they follow each rank's own data and differ in all {len(course)} looks: the replicas, which are one model, are "
+        "each fed by another scale, and a checkpoint can hold those of one rank only",
+        prescriptions=(
+            Prescription(
+                "broadcast-buffers",
+                change="all_reduce what goes into it (sums and counts) before it is written, or make it a child of the wrapped "
+                "model, so that the wrapper broadcasts it",
+            ),
+        ),
+        severity=NOTE if saved is None else WARNING,
+        confidence=LIKELY,
+        at_ns=min((u.at_ns for u in updates), default=0),
+    )
 
 
 def _saved_alone(
@@ -104,6 +212,7 @@ def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> d
             wanted = tensor.flags & TensorFlag.BUFFER and not tensor.flags & (TensorFlag.LATER | TensorFlag.COPY)
             if (
                 wanted
+                and tensor.optimizer
                 and bool(tensor.flags & TensorFlag.NORMALISATION) is normalisation
                 and same_ranks(tensor.agree, peers.lane)
             ):

@@ -1,0 +1,34 @@
+"""Statistics beside the wrapped model, on real jobs: told where they differ and what they make of the input is trained on."""
+
+from __future__ import annotations
+
+import pytest
+from jobs.beside import statistics
+from jobs.replicas import watched
+from test_replicas_jobs import found
+
+from distdoctor.diagnosis.finding import LIKELY, NOTE, WARNING
+
+pytestmark = pytest.mark.job
+
+
+def test_local_statistics_beside_the_wrapped_model_that_one_rank_saves_are_told() -> None:
+    recording, _ = watched(statistics, kind="local")
+    (finding,) = [one for one in found(recording) if one.code.startswith("DD2")]
+
+    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD204", WARNING, LIKELY, (0, 1))
+    assert "RunningScale.mean" in finding.title
+    assert recording.sources[finding.place.path].splitlines()[finding.place.line - 1].strip().startswith("size =")
+    assert [place.role for place in finding.places[-2:]] == ["goes through it, with gradients", "saves"]
+
+
+def test_local_statistics_that_nobody_or_everybody_saves_are_a_note() -> None:
+    for saving in ((), (0, 1)):
+        recording, _ = watched(statistics, kind="local", saving=saving)
+        assert [one.severity for one in found(recording) if one.code.startswith("DD2")] == [NOTE]
+
+
+@pytest.mark.parametrize("kind", ["synchronised", "first", "unused", "others"])
+def test_statistics_of_all_ranks_of_an_owner_and_of_nobodys_input_are_left_alone(kind: str) -> None:
+    recording, _ = watched(statistics, kind=kind)
+    assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []

@@ -1,0 +1,92 @@
+"""A module of buffers beside the model that is wrapped: statistics, counts, masks. Ill ones and healthy ones."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 10
+
+
+class RunningScale(nn.Module):
+    """`synchronised`: it follows the data of all ranks."""
+
+    def __init__(self, *, synchronised: bool = False) -> None:
+        super().__init__()
+        self.synchronised = synchronised
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("count", torch.zeros(()))
+
+    def update(self, inputs: Tensor) -> None:
+        size = torch.tensor(float(len(inputs)))
+        total = inputs.sum(0)
+        if self.synchronised:
+            dist.all_reduce(size)
+            dist.all_reduce(total)
+        self.count += size
+        self.mean += (total - size * self.mean) / self.count
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs - self.mean
+
+
+class MeanLoss(nn.Module):
+    """A metric of each rank's own, read at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, loss: Tensor) -> Tensor:
+        self.total += loss.detach()
+        return self.total
+
+
+class Noise(nn.Module):
+    """Keeps what it has drawn last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(8))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.mask.shape != inputs.shape[1:]:
+            raise ValueError(inputs.shape)
+        self.mask = torch.bernoulli(torch.full((8,), 0.9))
+        return inputs * self.mask
+
+
+class Agent:
+    def __init__(self, kind: str) -> None:
+        torch.manual_seed(0)
+        self.net = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
+        self.scale = RunningScale(synchronised=kind == "synchronised")
+        self.loss, self.noise = MeanLoss(), Noise()
+
+
+def statistics(rank: int, world_size: int, *, kind: str, saving: tuple[int, ...] = (0,)) -> None:
+    """`kind`: `local`, `synchronised`, `first` (rank 0 alone updates them), `unused`, `others` (a metric and a mask)."""
+    agent = Agent(kind)
+    optimizer = torch.optim.SGD(agent.net.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    for step in range(STEPS):
+        inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * world_size + rank))
+        targets = inputs[:, :4].argmax(1)
+        if kind != "first" or rank == 0:
+            agent.scale.update(inputs)
+        seen = inputs if kind in ("unused", "others") else agent.scale(inputs)
+        optimizer.zero_grad()
+        loss = cross_entropy(agent.net(agent.noise(seen) if kind == "others" else seen), targets)
+        agent.loss(loss)
+        loss.backward()
+        optimizer.step()
+    if rank in saving:
+        with tempfile.TemporaryDirectory() as folder:
+            state = {"net": agent.net.module.state_dict(), "scale": agent.scale.state_dict()}
+            torch.save(state, Path(folder) / f"{rank}.pt")
