@@ -56,6 +56,7 @@ class TrainedJob:
         parameters: Mapping[str, str] = PARAMETERS,
         flags: Mapping[str, int] | None = None,
         buffers: Mapping[str, int] | None = None,
+        beside: bool = False,
         finds_unused: bool = False,
         owners: Mapping[str, str] | None = None,
         orders: Mapping[int, Sequence[str]] | None = None,
@@ -65,7 +66,8 @@ class TrainedJob:
 
         `agree` are the ranks that should hold the same (all, by default): () when nobody knows.
 
-        `flags` of tensors and the classes that own them (`owners`) by name; `buffers` are names with their flags.
+        `flags` of tensors and the classes that own them (`owners`) by name; `buffers` are names with their flags, held `beside`
+        the model or by it.
         """
         self.world_size = ranks
         self.logs = [TraceBuilder(rank, world_size=ranks) for rank in range(ranks)]
@@ -89,9 +91,9 @@ class TrainedJob:
             for index, name in enumerate(self.orders.get(rank, parameters)):
                 self._tensor(rank, index, name, parameters[name], (flags or {}).get(name, 0))
             for index, (name, own) in enumerate(self.buffers.items()):
-                self._tensor(rank, index, name, "[4]", own)
+                self._tensor(rank, index, name, "[4]", own, optimizer=not beside)
 
-    def _tensor(self, rank: int, index: int, name: str, shape: str, flags: int) -> None:
+    def _tensor(self, rank: int, index: int, name: str, shape: str, flags: int, *, optimizer: int = 1) -> None:
         text = self.logs[rank].text
         owner = self.owners.get(name, "Linear")
         self._append(
@@ -103,7 +105,7 @@ class TrainedJob:
             grad_agree=text(self.members),
             owner=text(owner),
             numel=math.prod(int(word) for word in shape.strip("[]").split(",")),
-            optimizer=1,
+            optimizer=int(optimizer),
             dtype=1,
             flags=flags,
             index=index,

@@ -10,7 +10,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding
-from distdoctor.recording.trace.events import Saving
+from distdoctor.recording.trace.events import BesideUsed, Saving
 from distdoctor.recording.trace.layout import TensorFlag
 from distdoctor.testing.gradients import trained_job
 from distdoctor.testing.states import snapshot
@@ -49,3 +49,48 @@ def test_statistics_that_stay_each_ranks_own_are_a_note(about: dict[str, Any]) -
     found = finding(**about)
 
     assert (found.severity, found.confidence) == (NOTE, CERTAIN)
+
+
+SCALE = """class Scale(nn.Module):
+    def __init__(self):
+        self.register_buffer("mean", torch.zeros(4))
+
+    def update(self, x):
+        seen = x.mean(0)
+        self.mean.lerp_(seen, 0.1)
+"""
+
+
+def beside(
+    *steps: dict[int, int],
+    by: tuple[int, ...] = (0,),
+    used: tuple[int, ...] = (0, 1),
+    source: str = SCALE,
+    local: bool = False,
+) -> list[tuple[str, int]]:
+    """Severity and line of what is said of a module beside the model that held these versions in the steps, before `by` save."""
+    job = trained_job(2, buffers={"Scale.mean": int(TensorFlag.BUFFER)}, beside=True).initial()
+    for odd in steps:
+        job.step(buffers=odd, **({"params": {1: 1}} if local else {}))
+    job.note(BesideUsed("Scale", 1), only=used, site="train.py:30 train")
+    job.note(Saving("/job/ck.pt", "torch.save", job.logs[0]._step, 2**40, 4), only=by, site="train.py:42 main")
+    checks = [check for check in PLUGINS.checks.values() if check.code == "DD204"]
+    found = examine(job.recording(sources={"/job/train.py": source}), checks).findings
+    return [(one.severity, one.place.line) for one in found]
+
+
+APART = [{1: 1}] * 4
+
+
+def test_statistics_beside_the_model_that_it_is_trained_on_are_told_with_what_makes_them() -> None:
+    assert beside(*APART) == [(WARNING, 6)]
+    assert beside(*APART, by=()) == [(NOTE, 6)]
+    assert beside(*APART, by=(0, 1)) == [(NOTE, 6)]
+
+
+def test_statistics_beside_the_model_that_are_brought_together_or_feed_nothing_are_left_alone() -> None:
+    assert beside({1: 1}, {1: 1}, {}, {1: 1}) == []
+    assert beside(*APART, used=(0,)) == []
+    assert beside(*APART, local=True) == []
+    assert beside(*APART, source=SCALE.replace("lerp_(seen, 0.1)", "copy_(seen)")) == []
+    assert beside(*APART[:2]) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from distdoctor.diagnosis.source.writes import buffer_writes, last_before, writes_into
+import pytest
+
+from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes, last_before, writes_into
 from distdoctor.recording.source_line import SourceLine
 
 AVERAGE = """class Average:
@@ -169,3 +171,29 @@ def test_a_buffer_that_is_added_to_in_place_is_followed_to_what_is_added() -> No
 
 def test_a_buffer_that_the_source_does_not_register_has_no_lines() -> None:
     assert buffer_writes({"train.py": CODEBOOK}, ["norm.running_mean"]) == []
+
+
+STATISTIC = """class Scale(nn.Module):
+    def __init__(self, size):
+        self.register_buffer("mean", torch.zeros(size))
+
+    def update(self, x):
+        {}
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statements", "line"),
+    [
+        (("delta = x.mean(0) - self.mean", "self.mean = self.mean + 0.1 * delta"), 7),
+        (("old = self.mean.clone()", "self.mean.copy_(old + x.mean(0))"), 7),
+        (("x = x.double()", "self.mean.lerp_(x.mean(0), 0.1)"), 7),
+        (("x = x.double()", "self.mean += x.mean(0)"), 7),
+        (("self.mean = torch.bernoulli(x)", "return x * self.mean"), 0),
+        (("assert self.mean.shape == x.shape", "self.mean.copy_(x)"), 0),
+        (("x = x.double()", "return x - self.mean"), 0),
+    ],
+)
+def test_a_statistic_is_made_of_what_it_was_before(statements: tuple[str, str], line: int) -> None:
+    assert accumulated_at({"train.py": STATISTIC.format(*statements)}, "Scale", "mean").line == line
