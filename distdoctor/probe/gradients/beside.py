@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import not_traced
@@ -42,7 +43,7 @@ class Beside:
         self._hook = nn.modules.module.register_module_buffer_registration_hook(hook)
 
     def _registers(self, module: nn.Module, name: str, buffer: Any) -> None:
-        if not module._parameters and id(module) not in self._made:
+        if id(module) not in self._made:
             self._made[id(module)] = module
 
     def look(self, step: int) -> None:
@@ -88,5 +89,7 @@ class Beside:
 
 
 def _is_wanted(module: nn.Module) -> bool:
-    sizes = [buffer.numel() for _, buffer in buffers_of(module)]
-    return 0 < sum(sizes) <= LARGEST and next(module.parameters(), None) is None
+    if isinstance(module, torch.jit.ScriptModule) or next(module.parameters(), None) is not None:
+        return False
+    buffers = [buffer for _, buffer in buffers_of(module)]
+    return not any(map(is_lazy, buffers)) and 0 < sum(buffer.numel() for buffer in buffers) <= LARGEST

@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from distdoctor.probe.context import Rank
+from distdoctor.probe.gradients.beside import LARGEST, Beside
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inventory import take_inventory
 from distdoctor.probe.gradients.reduced_in_place import Reductions
 from distdoctor.probe.gradients.sampled_elements import SampledElements
 from distdoctor.probe.gradients.zero_grad import Zeroing
 from distdoctor.probe.writer import TraceWriter, file_name
-from distdoctor.recording.trace.events import DetachedGather, decode
+from distdoctor.recording.trace.events import BesideUsed, DetachedGather, decode
 from distdoctor.recording.trace.layout import STREAMS
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.reader import read_trace
@@ -175,3 +176,47 @@ def test_a_sum_in_place_that_the_gradient_does_not_miss_is_not_noted(
     reductions.backward_begins(before if how == "used before" else after)
 
     assert told_of(tmp_path) == []
+
+
+class Shift(nn.Module):
+    def __init__(self, size: int = 4) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs - self.mean
+
+
+def test_modules_of_buffers_are_looked_at_until_they_are_gone_and_setting_a_buffer_costs_nothing_later(
+    tmp_path: Path,
+) -> None:
+    context = context_in(tmp_path)
+    beside = Beside(context)
+    hooks = nn.modules.module._global_buffer_registration_hooks
+    before = len(hooks)
+    beside.install()
+    shift, other, large, layer = Shift(), Shift(), Shift(LARGEST + 1), nn.BatchNorm1d(4)
+    beside.look(1)
+    assert len(hooks) == before
+    beside.after_step()
+    with torch.no_grad():
+        other(torch.ones(2, 4))
+    shift(torch.ones(2, 4))
+    beside.after_step()
+    gone = weakref.ref(shift)
+    del shift
+    assert gone() is None
+    beside.look(2)
+    for _ in range(3):
+        beside.after_step()
+    assert not nn.modules.module._global_forward_hooks
+
+    trace = read_trace(tmp_path / file_name(0, 0))
+    tensors = {int(row["seq"]): (trace.texts[int(row["name"])], int(row["optimizer"])) for row in trace.rows["tensors"]}
+    assert tensors == {1: ("Shift.mean", 0), 2: ("Shift 2.mean", 0)}
+    assert [(int(row["step"]), int(row["tensor"])) for row in trace.rows["digests"]] == [(1, 1), (1, 2), (2, 2)]
+    (noted,) = [
+        decode(BesideUsed, row, trace.texts) for row in trace.rows["events"] if row["kind"] == BesideUsed.number
+    ]
+    assert noted.name == "Shift"
+    assert (large.mean.numel(), layer.num_features) == (LARGEST + 1, 4)  # neither of which is looked at
