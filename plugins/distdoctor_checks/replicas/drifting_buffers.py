@@ -64,14 +64,16 @@ def examine(gradients: Gradients, recording: Recording, checkpoints: Checkpoints
             if drifts:
                 saved = _saved_alone(drifts, gradients, peers, recording, checkpoints) if checkpoints else None
                 yield _finding(gradients, peers, drifts, recording, saved, normalisation=normalisation)
-        yield from _beside(gradients, peers, recording, checkpoints)
+    replicas = [peers for peers in gradients.peers if peers.by != OBSERVED and peers.optimizer == 1]
+    if replicas:
+        yield from _beside(gradients, max(replicas, key=lambda one: len(one.ranks)), recording, checkpoints)
 
 
 def _beside(
     gradients: Gradients, peers: ReplicaGroup, recording: Recording, checkpoints: Checkpoints | None
 ) -> Iterator[Finding]:
     """Statistics of what the model is fed, in modules that no wrapper knows."""
-    if peers.optimizer != 1 or any(rank not in gradients.ranks for rank in peers.ranks):
+    if any(rank not in gradients.ranks for rank in peers.ranks):
         return
     used = {one.name: one.site for one in gradients.ranks[peers.ranks[0]].events(BesideUsed)}
     for module, site in used.items():
