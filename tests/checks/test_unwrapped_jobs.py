@@ -153,10 +153,11 @@ def test_gradients_that_a_loop_skips_for_their_form_are_told_with_the_condition(
     assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
 
 
-def test_layers_that_a_loop_skips_by_their_names_are_no_more_than_a_note() -> None:
-    recording, _ = watched(jobs.tower, by="named")
+@pytest.mark.parametrize("by", ["named", "optimizer"])
+def test_layers_that_a_loop_skips_by_their_names_or_by_their_optimizer_are_no_more_than_a_note(by: str) -> None:
+    recording, _ = watched(jobs.tower, by=by)
     (finding,) = [one for one in found(recording) if one.code.startswith("DD2")]
     assert (finding.code, finding.confidence, finding.severity) == ("DD202", POSSIBLE, NOTE)
 
-    recording, _ = watched(jobs.tower, by="named", broadcasts=False)
+    recording, _ = watched(jobs.tower, by=by, broadcasts=False)
     assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []

@@ -283,20 +283,32 @@ def average_but_named(model: nn.Module, world_size: int, densifies: bool) -> Non
 REDUCTIONS = {"sparse": average_but_sparse, "matrices": average_matrices, "named": average_but_named}
 
 
+def average_those_of_one(optimizer: torch.optim.Optimizer, world_size: int) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+
+
 def tower(rank: int, world_size: int, *, by: str, all_of_them: bool = False, broadcasts: bool = True) -> None:
-    """`by`: what the reduction leaves out, unless it is to take `all_of_them`."""
+    """`by`: what the reduction leaves out, unless it is to take `all_of_them`: `optimizer`, what a second one trains."""
     torch.manual_seed(0)
     model = Tower(sparse=by == "sparse")
     tables, dense = [model.table.weight], [*model.inner.parameters(), *model.outer.parameters()]
     optimizers: list[torch.optim.Optimizer] = [torch.optim.SGD(model.parameters(), lr=0.1)]
     if by == "sparse":
         optimizers = [torch.optim.SparseAdam(tables, lr=0.01), torch.optim.Adam(dense, lr=0.003)]
+    if by == "optimizer":
+        optimizers = [torch.optim.SGD(model.inner.parameters(), 0.1), torch.optim.SGD([*tables, *dense[2:]], 0.1)]
     for parameter in model.parameters() if broadcasts else ():
         dist.broadcast(parameter.data, 0)
     for step in range(STEPS):
         rows = torch.randint(30, (16,), generator=torch.Generator().manual_seed(step * world_size + rank))
         model.zero_grad()
         cross_entropy(model(rows), rows % 4).backward()
-        REDUCTIONS[by](model, world_size, all_of_them)
+        for optimizer in optimizers[: len(optimizers) if all_of_them else 1] if by == "optimizer" else ():
+            average_those_of_one(optimizer, world_size)
+        if by != "optimizer":
+            REDUCTIONS[by](model, world_size, all_of_them)
         for optimizer in optimizers:
             optimizer.step()
