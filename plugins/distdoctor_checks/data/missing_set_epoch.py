@@ -13,8 +13,8 @@ How we know      A training pass starts with the same indices in the same order 
                  certain if it changed an attribute after the workers had begun and the order was the same again; not if the
                  source shows that the order does not depend on that attribute, and a note, possible, if that hangs on an option
                  of the data, or is all that is known. Where samples change with the epoch and their order need not (an
-                 augmentation, a curriculum, of map-style data too) the source has to show that: likely. A batch sampler with its
-                 own set_epoch that repeats its order and looks shuffled: likely. So is a loader that was read once, before any
+                 augmentation, a curriculum of map-style data) the source has to show that: likely. A batch sampler with its own
+                 set_epoch that repeats its order and looks shuffled: likely. So is a loader that was read once, before any
                  step, into a list that the source goes through in every epoch, when the ranks made two rounds or more.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before iterating the loader, and iterate the
                  loader itself, not a list of its batches.
@@ -59,6 +59,7 @@ from distdoctor.diagnosis.source.sampler_calls import (
 )
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.layout import PassFlag
 
 _NOT_KEPT = "DataLoader(..., persistent_workers=False)  # or keep the epoch in shared memory"
 
@@ -135,11 +136,12 @@ def _copies_finding(found: OutdatedCopies, sources: Sources) -> Iterator[Finding
     if use is None or not use.read:
         return
     keeping = _keeping(one, ranks, sources)
+    sure = use.always and not one.flags & PassFlag.ITERABLE  # a stream may draw another order by itself
     yield Finding(
         title=f"set_epoch changes {one.data.name} on {named(ranks)}, not the copies that their persistent workers hold: "
         f"{found.epochs} epoch{'s' if found.epochs > 1 else ''} had samples of an earlier one",
-        confidence=LIKELY if use.always else POSSIBLE,
-        severity=WARNING if use.always else NOTE,
+        confidence=LIKELY if sure else POSSIBLE,
+        severity=WARNING if sure else NOTE,
         ranks=ranks,
         place=keeping[0].site if keeping else one.made_line or one.loop_line,
         places=(
