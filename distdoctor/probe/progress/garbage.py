@@ -7,6 +7,7 @@ reads that.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections import deque
@@ -90,10 +91,11 @@ def install(rank: Rank) -> Garbage:
     """Hear of every collection from now on."""
     garbage = Garbage(rank)
 
-    def forked() -> None:
+    def deaf() -> None:
         with suppressed(ValueError):
-            gc.callbacks.remove(garbage.callback)  # a process that nobody reads would fill its memory with them
+            gc.callbacks.remove(garbage.callback)
 
     gc.callbacks.append(garbage.callback)
-    os.register_at_fork(after_in_child=forked)
+    os.register_at_fork(after_in_child=deaf)  # a process that nobody reads would fill its memory with them
+    atexit.register(deaf)  # what torch has in C is taken down after that
     return garbage
