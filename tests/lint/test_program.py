@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 
 import pytest
 
@@ -63,6 +64,18 @@ def test_a_helper_that_a_package_hands_on_is_followed() -> None:
     files = {"pkg/__init__.py": "from .comm import meet\n", "pkg/comm.py": MEET, "train.py": train}
 
     assert [finding.code for finding in examine(files).findings] == ["DD112"]
+
+
+def test_many_ways_between_functions_that_issue_nothing_take_no_time() -> None:
+    functions = [
+        f"def f{n}(x):\n" + "".join(f"    f{n + more}(x)\n" for more in range(1, 9)) + "    x.save()\n"
+        for n in range(80)
+    ]
+    train = "import torch\nfrom comm import meet\ndef main(rank):\n    f0(rank)\n    if rank == 0:\n        meet()\n"
+    began = time.thread_time()
+
+    assert codes(comm=MEET, train=train + "".join(functions)) == ["DD112"]
+    assert time.thread_time() - began < 3  # where all ways are followed it has not ended after 36 s
 
 
 def test_what_has_no_word_of_torch_need_not_be_python() -> None:
