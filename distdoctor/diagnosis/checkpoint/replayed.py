@@ -106,8 +106,9 @@ def compare(whole: Recording, before: Recording, after: Recording, *, ended: str
 
 
 def _found_by(before: Recording, whole: Recording) -> str:
-    """The words for an interrupted job that began with a file which the uninterrupted one had saved; "" where it began anew."""
-    saved = {event.path for log in whole.ranks.values() for event in log.noted(Saving)}
+    """The words for an interrupted job that began with what the uninterrupted one had saved after a step (before it, a cache may
+    have been); "" where it began anew."""
+    saved = {event.path for log in whole.ranks.values() for event in log.noted(Saving) if event.step}
     read = {event.path for log in before.ranks.values() for event in log.noted(Loading) if not event.step}
     shared = sorted((saved & read) - {""})
     if not shared:

@@ -29,7 +29,7 @@ def left_out_turn(sources: Mapping[str, str], each: SourceLine, seldom: SourceLi
     loop = max(loops, key=lambda one: one.lineno, default=None)
     program = program_of(sources)
     found = [
-        statement
+        (origin(program, statement.test, is_test=True), statement)
         for statement in (loop.body if loop is not None else ())
         if isinstance(statement, ast.If) and (statement.end_lineno or 0) < each.line
         if isinstance(statement.body[-1], ast.Continue)
@@ -37,9 +37,8 @@ def left_out_turn(sources: Mapping[str, str], each: SourceLine, seldom: SourceLi
     ]
     if not found:
         return None
-    told = max(found, key=lambda one: origin(program, one.test, is_test=True).weight)
+    way, told = max(found, key=lambda one: one[0].weight)
     step, leaves = step_of(program, told.test), step_of(program, told.body[-1])
-    way = origin(program, told.test, is_test=True)
     first = Hop(step.path, step.line, step.function, f"if {step.text}")
     decision = Decision.of(first, with_answer(program, way.way, told.test), way.also)
     return replace(decision, exit=(SourceLine(leaves.path, leaves.line, leaves.function), leaves.text))

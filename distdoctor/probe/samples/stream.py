@@ -163,15 +163,7 @@ class SamplesStream:
         base, translate, translation = below_subsets(dataset)
         content = self._content(base, iterable)
         outer = self._content(dataset) if translate else content
-        flags = loader.flags | facts.flags | translation
-        if flags & PassFlag.ITERABLE:
-            flags |= PassFlag.HASHED
-        if torch.is_grad_enabled():
-            flags |= PassFlag.GRADIENTS_ON
-        if self.modes.evaluating:
-            flags |= PassFlag.EVAL_MODE
-        if loader.workers and self._is_outdated(iterator):
-            flags |= PassFlag.OUTDATED
+        flags = self._flags_now(iterator, loader, loader.flags | facts.flags | translation)
         texts = self.trace.texts
         loop_site = texts.id(sites.user_site())
         described = texts.id(f"{content.text}\0{outer.digest}\0{content.bag}\0{content.objects}")
@@ -213,6 +205,18 @@ class SamplesStream:
         if flags & PassFlag.GRADIENTS_ON:
             self.rank.epoch = told.value if told.value >= 0 else count - 1
         return begun
+
+    def _flags_now(self, iterator: Any, loader: Loader, flags: PassFlag) -> PassFlag:
+        """These, and what is so at this moment."""
+        if flags & PassFlag.ITERABLE:
+            flags |= PassFlag.HASHED
+        if torch.is_grad_enabled():
+            flags |= PassFlag.GRADIENTS_ON
+        if self.modes.evaluating:
+            flags |= PassFlag.EVAL_MODE
+        if loader.workers and self._is_outdated(iterator):
+            flags |= PassFlag.OUTDATED
+        return flags
 
     def _new_set(self, content: Content) -> Callable[[int], BitmapWriter | None] | None:
         """Makes the set of all samples that a pass draws from such data."""
