@@ -16,6 +16,12 @@ def decide_once(verdict: Verdict, incident: Incident) -> Prescription | None:
     decision = incident.decision
     if decision is None or not decision.decides_alone:
         return None
+    if decision.cuts_the_graph:
+        return Prescription(
+            "run-on-every-rank",
+            change=f"where `{decision.test}` ({at(decision.site)}), give back what is computed from the input (`x * 0`, or the "
+            "module run on no rows), so that backward goes the same way on every rank",
+        )
     return Prescription(
         "decide-once",
         change=f"decide once for all ranks: all_reduce or broadcast what `{decision.test}` tests before {at(decision.site)}",

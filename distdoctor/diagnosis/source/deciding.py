@@ -11,7 +11,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from distdoctor.diagnosis.source.deciding_tests import DecidingTest, tests_around, tests_of_hooks
+from distdoctor.diagnosis.source.deciding_tests import (
+    DecidingTest,
+    tests_around,
+    tests_of_hooks,
+    tests_that_cut_the_graph,
+    tests_that_stop,
+)
 from distdoctor.diagnosis.source.decision import LEAST, STEPS_SHOWN, Decision
 from distdoctor.diagnosis.source.rank_guard import of_test
 from distdoctor.diagnosis.source.rank_local import (
@@ -64,7 +70,15 @@ def deciding_condition(
     for site, known in ((one, been[0]), (other, been[1])):
         passed = _passed_each_time(program, site) if known and site is not None else []
         tests = [test for test in tests if test.key not in passed or not is_settled(program, test.value)]
-    return _best(program, tests, (mine, theirs), tuple(ranks), tuple(others))
+    stops, sides = tests_that_stop(program), ((mine, theirs), tuple(ranks), tuple(others))
+    decision = _best(program, tests, *sides) or _best(program, stops, *sides)
+    if "backward" in (one.function, other.function if other is not None else "") and (decision is None or decision.is_loop):
+        cut = _best(program, tests_that_cut_the_graph(program), *sides)
+        decision = replace(cut, cuts_the_graph=True) if cut is not None else decision
+    if decision is None:
+        return None
+    told = {(step.path, step.line) for step in (step_of(program, test.value) for test in stops)}
+    return replace(decision, stops_a_framework=(decision.site.path, decision.site.line) in told)
 
 
 def awaited_condition(sources: Mapping[str, str], site: SourceLine) -> Decision | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -95,7 +96,8 @@ def tests_of_hooks(program: UserProgram, nodes: Iterable[ast.AST]) -> list[Decid
 
     A hook is an `on_...` method of the user's; it steers by setting something of what it is given, or of its trainer.
     """
-    if any(program.targets(one) for node in nodes for one in ast.walk(node)):
+    called = (target for node in nodes for one in ast.walk(node) for target in program.targets(one))
+    if any(target.name != "__init__" for target in called):
         return []
     found: list[DecidingTest] = []
     for name, scopes in program.functions.items():
@@ -104,6 +106,54 @@ def tests_of_hooks(program: UserProgram, nodes: Iterable[ast.AST]) -> list[Decid
                 if scope.of_class and isinstance(node, ast.Assign) and any(map(_is_of_framework, node.targets)):
                     found += [DecidingTest(test, program.parents[test]) for test in deciding_tests(program, node)]
     return found
+
+
+def tests_that_stop(program: UserProgram) -> list[DecidingTest]:
+    """Where a loop is a framework's: the tests under which the user's code has it stopped, `trainer.should_stop = True` or
+    `engine.terminate()`, wherever that stands."""
+    found: list[DecidingTest] = []
+    for scopes in program.functions.values():
+        for scope in scopes:
+            for node in program.inside(scope):
+                if _stops_a_loop(program, node):
+                    found += [DecidingTest(test, program.parents[test]) for test in deciding_tests(program, node)]
+    return found
+
+
+def tests_that_cut_the_graph(program: UserProgram) -> list[DecidingTest]:
+    """The tests under which a function returns a tensor that nothing was computed from: what stands behind it in the forward pass
+    has no backward then."""
+    found: list[DecidingTest] = []
+    for scopes in program.functions.values():
+        for scope in scopes:
+            for node in program.inside(scope) if scope.name not in ("backward", "forward") else ():
+                if isinstance(node, ast.Return) and node.value is not None and _MADE_ANEW & _called_in(node.value):
+                    found += [DecidingTest(test, program.parents[test]) for test in deciding_tests(program, node)]
+    return found
+
+
+_MADE_ANEW = frozenset({"detach", "zeros", "empty", "zeros_like", "empty_like", "new_zeros", "new_empty"})
+
+
+def _called_in(value: ast.expr) -> set[str]:
+    return {last_word(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
+
+
+_STOP = re.compile(r"stop|terminate", re.IGNORECASE)
+_LOOPS = re.compile(r"trainer|engine|runner|control|state|loop|fabric", re.IGNORECASE)  # names of what runs a loop
+
+
+def _stops_a_loop(program: UserProgram, node: ast.AST) -> bool:
+    """`trainer.should_stop = True`, `control.should_training_stop = True`, `engine.terminate()`, `state.stop_training()`."""
+    if isinstance(node, ast.Assign):
+        told = [one for one in node.targets if isinstance(one, ast.Attribute)]
+        if isinstance(node.value, ast.Constant) and not node.value.value:
+            return False
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not program.targets(node):
+        told = [node.func]
+    else:
+        return False
+    return any(_STOP.search(one.attr) and _LOOPS.search(last_word(one.value)) for one in told)
 
 
 def _is_of_framework(target: ast.AST) -> bool:

@@ -26,6 +26,8 @@ class Decision:
     call: SourceLine = field(default_factory=SourceLine)  # under the test, when it is what leads to one of the lines
     also: tuple[SourceLine, str] | None = None  # what may as well be the expression that differs
     exit: tuple[SourceLine, str] | None = None  # the statement under the test that leads away from one of the lines
+    stops_a_framework: bool = False  # what is under the test ends a loop that is a framework's
+    cuts_the_graph: bool = False  # what is under the test gives back what has no backward
 
     @classmethod
     def of(cls, first: Hop, way: tuple[Hop, ...], also: Hop | None) -> Self:
@@ -34,7 +36,7 @@ class Decision:
         rest = [
             (SourceLine(s.path, s.line, s.function), s.text)
             for s in way[1:]
-            if (s.path, s.line) != (site.path, site.line)
+            if (s.path, s.line) != (site.path, site.line) and (s is way[-1] or not _is_literal(s.text))
         ]
         lines = list(dict.fromkeys(place for place, _ in rest))
         texts = dict(rest)
@@ -110,6 +112,11 @@ def _parsed(text: str) -> ast.Expression | None:
         return ast.parse(text, mode="eval")
     except SyntaxError:
         return None
+
+
+def _is_literal(text: str) -> bool:
+    parsed = _parsed(text)
+    return parsed is not None and isinstance(parsed.body, ast.Constant)
 
 
 def _at(site: SourceLine) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
@@ -30,7 +30,10 @@ _MACHINE = frozenset({"gethostname", "cpu_count", "virtual_memory", "memory_allo
 _CHANCE = frozenset(
     {"random", "rand", "randn", "randint", "choice", "uniform", "shuffle", "randperm", "sample", "randrange"}
 )
-_DATA = frozenset({"item", "any", "all", "isnan", "isinf", "isfinite", "tolist", "nonzero", "get_nowait"})
+_DATA = frozenset(
+    {"item", "any", "all", "isnan", "isinf", "isfinite", "tolist", "nonzero", "get_nowait"}
+    | {"std", "var", "mean", "median", "norm"}
+)
 _SIZES = frozenset({"len", "numel", "size"})
 _LOCAL_WORDS = re.compile(
     r"loss|metric|score|grad|acc(?:uracy)?$|entropy|(?:^|_)kl(?:_|$)|flag|stop|skip|elapsed|patience|best|deadline|(?:^|_)found"
@@ -129,7 +132,7 @@ def origin(
                 seen.add((made_of, counted))
                 waiting.append(_Visit(made_of, visit.steps + 1, (*visit.way, *by, made_of), back, counted))
     best = max(found, key=lambda one: one[0])
-    way = tuple(step_of(program, node) for node in (*best[1], *_sized_by(program, best[1][-1])))
+    way = tuple(step_of(program, node) for node in (*best[1], *_behind_size(program, best[1], found)))
     also = _as_telling(program, way, [one for one in found if one[0] >= best[0] - AS_TELLING])
     return Origin(best[0], way, also or _in_the_other_branch(program, best[1]))
 
@@ -147,6 +150,16 @@ def _counted_in(value: ast.List | ast.Tuple | ast.Set | ast.BinOp) -> Iterator[a
             yield from _counted_in(part)
         elif isinstance(value, ast.BinOp) or isinstance(part, ast.Starred):
             yield part
+
+
+def _behind_size(
+    program: UserProgram, way: tuple[ast.AST, ...], found: list[tuple[float, tuple[ast.AST, ...]]]
+) -> Sequence[ast.AST]:
+    """What makes it as large as it is, where the way ends by a size: the most telling that it leads on to."""
+    if not any(_sizes_in(program, way[-1])):
+        return ()
+    further = [one for one in found if len(one[1]) > len(way) and one[1][: len(way)] == way]
+    return max(further, key=lambda one: one[0])[1][len(way) :] if further else _sized_by(program, way[-1])
 
 
 def _sized_by(program: UserProgram, value: ast.AST) -> list[ast.expr]:

@@ -156,8 +156,9 @@ def _title(incident: Incident) -> str:
 def _cure(verdict: Verdict, incident: Incident) -> Prescription:
     assert incident.odd is not None
     assert incident.usual is not None
+    stops = incident.decision is not None and incident.decision.stops_a_framework
     two_lines = incident.odd.site != incident.usual.site  # else no question that leads there can have parted them
-    decided = decide_once(verdict, incident) if incident.is_tie and two_lines else None
+    decided = decide_once(verdict, incident) if stops or (incident.is_tie and two_lines) else None
     if decided is not None and incident.decision is not None and not incident.decision.comes_from_the_rank:
         return decided
     if incident.is_tie:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.hang.decide_once import decide_once
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart
@@ -33,7 +34,7 @@ from distdoctor.diagnosis.hang.wording import (
     group_words,
     short,
 )
-from distdoctor.diagnosis.source.loop_exits import left_by
+from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -92,17 +93,23 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
             "waiting_ranks": sorted(call.rank for call in stuck),
         },
         why="; ".join(why),
-        prescriptions=(
-            Prescription(
-                "stay-until-the-end",
-                change=left.cure
-                if left
-                else f"keep rank {rank} going{after} until every rank has finished its last "
-                f"{incident.usual.op.word} ({at(incident.usual.site)}), or stop all ranks at the same step",
-            ),
-        ),
+        prescriptions=(_cure(verdict, incident, left, f"rank {rank} going{after}"),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+    )
+
+
+def _cure(verdict: Verdict, incident: Incident, left: LoopExit | None, going: str) -> Prescription:
+    assert incident.usual is not None
+    decided = decide_once(verdict, incident)
+    if decided is not None and incident.decision is not None and incident.decision.stops_a_framework:
+        return decided
+    last = f"{incident.usual.op.word} ({at(incident.usual.site)})"
+    return Prescription(
+        "stay-until-the-end",
+        change=left.cure
+        if left
+        else f"keep {going} until every rank has finished its last {last}, or stop all ranks at the same step",
     )
 
 

@@ -114,6 +114,56 @@ HOOKED = """\
             trainer = Trainer(callbacks=[Budget()])
             trainer.train()
     """
+DROPPED = """\
+    def experience(prompts, rank, world):
+        groups = []
+        for prompt in prompts[rank::world]:
+            rewards = score(generate(prompt))
+            if rewards.std() < 1e-6:
+                continue
+            groups.append(Group(prompt, rewards))
+        return groups
+    def update(model, groups):
+        order = torch.randperm(len(groups), generator=g)
+        for i in range(0, len(order), 2):
+            model(order[i]).backward()
+    def run(model):
+        groups = experience(PROMPTS, rank, world)
+        update(model, groups)
+        dist.all_gather_object(everyone, 1)
+    """
+TOLD_TO_STOP = """\
+    class Net(LightningModule):
+        def training_step(self, batch, index):
+            loss = self.loss(batch)
+            self.watch(loss)
+            return loss
+        def watch(self, loss):
+            if loss.item() < self.best:
+                self.best, self.bad = loss.item(), 0
+            else:
+                self.bad += 1
+            if self.bad >= 3:
+                self.trainer.should_stop = True
+        def free(self, worker):
+            if worker.age > 3:
+                worker.stopped = True
+            else:
+                self.trainer.should_stop = False
+    trainer.fit(Net(), DataLoader(Rows(), 4))
+    """
+TERMINATED = """\
+    def main(rank):
+        trainer = Engine(step)
+        @trainer.on(Events.EPOCH_COMPLETED)
+        def validate(engine):
+            evaluator.run(loader)
+            if engine.state.output["loss"].item() < LEAST:
+                engine.terminate()
+        trainer.run(loader, max_epochs=3)
+    def step(engine, batch):
+        return model(batch).backward()
+    """
 DTYPES = """\
     def kind():
         return torch.bfloat16 if "avx512_bf16" in open("/proc/cpuinfo").read() else torch.float32
@@ -322,6 +372,17 @@ def found(source: str, one: int, other: int | None) -> list[int]:
         pytest.param(FINALIZED, 3, 9, [5], id="who keeps an object alive whose finalizer communicates"),
         pytest.param(AGREED, 6, 7, [], id="what a collective has made the same decides nothing"),
         pytest.param(REDUCED, 6, 7, [5, 3, 2], id="what a collective gives to one rank alone decides"),
+        pytest.param(
+            DROPPED,
+            12,
+            16,
+            [11, 10, 14, 7, 5],
+            id="what leaves things out of the list that makes a loop as long as it is",
+        ),
+        pytest.param(
+            TOLD_TO_STOP, 18, None, [11, 7], id="what tells a framework's loop to stop, in a method of the user's"
+        ),
+        pytest.param(TERMINATED, 10, 5, [6], id="what tells an engine to terminate, where the engine calls both lines"),
         pytest.param(HOOKED, 13, 13, [3, 6], id="a hook that steers the framework, not one that logs, nor a folder"),
     ],
 )

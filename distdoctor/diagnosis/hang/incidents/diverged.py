@@ -42,7 +42,7 @@ def judge_divergence(known: HangFacts, parted: CallDivergence) -> Incident:
     if side.number == 0:
         usual, odd = odd, usual
     is_tie = side.number is None
-    ranks = parted.odd_ranks if is_tie or not parted.is_tie else odd.ranks
+    ranks = odd.ranks if side.number == 0 or (parted.is_tie and not is_tie) else parted.odd_ranks
     incident = Incident(
         IncidentKind.DIVERGED,
         ranks,

@@ -1,4 +1,5 @@
-"""Which side of a group that parted is the odd one: the fewer ranks, and of two equal sides the one that something gives away.
+"""Which side of a group that parted is the odd one: the fewer ranks, unless it was the others who broke off their routine in the
+middle of a step; and of two equal sides the one that something gives away.
 
 What a side used to do itself tells best, then whose loader ran out, then a condition on the rank in the source.
 """
@@ -32,7 +33,9 @@ class OddSide:
 def find_odd_side(known: HangFacts, parted: CallDivergence) -> OddSide:
     """The odd side as far as records and habits tell; else the one that the source singles out, which is no proof."""
     if not parted.is_tie:
-        return OddSide(1)
+        most, fewer = parted.variants[:2]
+        left = _breaks_off(known, most) and _strays(known, most, fewer) and not _strays(known, fewer, most)
+        return OddSide(0, LIKELY) if left else OddSide(1)
     return _off_the_path(known, parted) or _singled_out(known, parted)
 
 
@@ -84,6 +87,13 @@ def _receives_another_list(_: HangFacts, mine: Variant, other: Variant) -> bool:
 def _strays(known: HangFacts, mine: Variant, other: Variant) -> bool:
     expected = ExecutedStatements.of(known.timeline(mine.call.rank), mine.call.seq).expected()
     return expected is not None and expected == symbol(other.call) and expected != symbol(mine.call)
+
+
+def _breaks_off(known: HangFacts, side: Variant) -> bool:
+    """Whether the call before came in the same optimizer step: who leaves its routine here ends no loop between two turns."""
+    rows = known.timeline(side.call.rank).log.calls
+    before = rows[rows["seq"] < side.call.seq][-1:]
+    return bool(len(before)) and 0 < side.call.step == int(before[0]["step"])
 
 
 def _strayed_before(known: HangFacts, mine: Variant, other: Variant) -> bool:
