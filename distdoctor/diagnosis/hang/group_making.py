@@ -249,7 +249,21 @@ def stalled(facts: Collectives, living: Mapping[int, Timeline]) -> Stalled | Non
     alone = not may_communicate_in_threads(facts.recording.sources)
     held = {call.rank for call in together if alone and not living[call.rank].many_threads}
     instead = tuple(call for rank in absent for call in _waits_for(facts, living[rank], held))
-    return Stalled(together, absent, instead, makers=tuple(rank for rank in sorted(inside) if rank not in absent))
+    makers = tuple(rank for rank in sorted(inside) if rank not in absent)
+    return Stalled(together, absent, instead, makers=makers, alone=_passed_over(making))
+
+
+def _passed_over(making: Mapping[int, Making]) -> MadeAlone | None:
+    """A group that its members have made by themselves, where another rank has gone on to a later one: it will not come."""
+    alone = made_alone(making.values())
+    if alone is None:
+        return None
+    rest = (
+        [call.members for call in one.calls if not call.is_local]
+        for rank, one in making.items()
+        if rank not in alone.ranks
+    )
+    return alone if any(len(made) >= alone.number for made in rest) else None
 
 
 def _missing_at(call: NewGroup, making: Mapping[int, Making]) -> tuple[int, ...]:

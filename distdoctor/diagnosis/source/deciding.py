@@ -32,6 +32,7 @@ from distdoctor.diagnosis.source.rank_local import (
 )
 from distdoctor.diagnosis.source.replicated import is_replicated
 from distdoctor.diagnosis.source.settled import is_settled
+from distdoctor.diagnosis.source.source_file import lineno
 from distdoctor.diagnosis.source.tests_between import tests_between, tests_on_the_way
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of, stores_variable
 from distdoctor.diagnosis.source.ways import Way, way_to
@@ -72,7 +73,9 @@ def deciding_condition(
         tests = [test for test in tests if test.key not in passed or not is_settled(program, test.value)]
     stops, sides = tests_that_stop(program), ((mine, theirs), tuple(ranks), tuple(others))
     decision = _best(program, tests, *sides) or _best(program, stops, *sides)
-    if "backward" in (one.function, other.function if other is not None else "") and (decision is None or decision.is_loop):
+    if "backward" in (one.function, other.function if other is not None else "") and (
+        decision is None or decision.is_loop
+    ):
         cut = _best(program, tests_that_cut_the_graph(program), *sides)
         decision = replace(cut, cuts_the_graph=True) if cut is not None else decision
     if decision is None:
@@ -103,23 +106,40 @@ def deciding_count(sources: Mapping[str, str], line: SourceLine, beyond: SourceL
     way = way_to(program, line)
     if way is None:
         return None
-    (node,) = next(iter(way.nodes.values()))[:1]
-    for test in tests_around(program, node):
-        loop = test.holder
-        if isinstance(loop, ast.For | ast.AsyncFor | ast.While) and test.value is getattr(
-            loop, "iter", getattr(loop, "test", 0)
-        ):
-            if line.path == beyond.path and loop.lineno <= beyond.line <= (loop.end_lineno or loop.lineno):
-                return None
-            found = origin(program, test.value, is_test=not test.is_loop, counted=test.is_loop)
-            telling = found.way if found.weight >= LEAST else ()
-            return Decision.of(_step(program, test), telling or _worked_out(program, test.value), found.also)
+    for scope in sorted(way.nodes, key=way.depth.__getitem__):
+        loops = [test for node in way.nodes[scope] for test in tests_around(program, node) if _goes_round(test)][
+            :_LOOPS
+        ]
+        if any(_holds(test.holder, beyond) for test in loops if line.path == beyond.path):
+            return None
+        if loops:
+            found = [origin(program, one.value, is_test=not one.is_loop, counted=one.is_loop) for one in loops]
+            at = max(range(len(loops)), key=lambda number: found[number].weight)
+            telling = found[at].way if found[at].weight >= LEAST else ()
+            return Decision.of(
+                _step(program, loops[at]), telling or _worked_out(program, loops[at].value), found[at].also
+            )
     return None
 
 
-def _worked_out(program: UserProgram, value: ast.expr) -> tuple[Hop, ...]:
+_LOOPS = 4  # of one function that are looked at
+
+
+def _goes_round(test: DecidingTest) -> bool:
+    """Whether it is what decides how often a loop runs."""
+    loop = test.holder
+    return isinstance(loop, ast.For | ast.AsyncFor | ast.While) and test.value is getattr(
+        loop, "iter", getattr(loop, "test", 0)
+    )
+
+
+def _holds(loop: ast.AST, line: SourceLine) -> bool:
+    return lineno(loop) <= line.line <= (getattr(loop, "end_lineno", 0) or lineno(loop))
+
+
+def _worked_out(program: UserProgram, value: ast.AST) -> tuple[Hop, ...]:
     """The expression, what was assigned to the variables in it, and what the functions return that are called there."""
-    found, waiting = [step_of(program, value)], deque([value])
+    found, waiting = [step_of(program, value)], deque[ast.AST]([value])
     while waiting and len(found) <= STEPS_SHOWN:
         made: list[ast.expr] = []
         for node in ast.walk(waiting.popleft()):

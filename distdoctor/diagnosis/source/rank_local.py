@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from distdoctor.diagnosis.source.rank_guard import is_about_rank
@@ -108,6 +108,7 @@ def origin(
     `counted`: only how many items it gives matters, as in a loop.
     """
     found: list[tuple[float, tuple[ast.AST, ...]]] = [(0.0, (value,))]
+    by_name: set[tuple[ast.AST, ...]] = set()  # ways of which no more is known than what a name sounds like
     per_step = PER_STEP if is_test else PER_STEP / 2  # a value has no condition that would be the better answer
     waiting = [_Visit(value, 0, (value,), is_test, counted)]
     into_instances = not is_test and not counted
@@ -124,6 +125,8 @@ def origin(
         weight = told - per_step * visit.steps
         if weight > 0:
             found.append((weight, visit.way))
+        if told == WORD:
+            by_name.add(visit.way)
         if visit.steps >= STEPS:
             continue
         for made_of, back, by in _made_of(program, visit, into_instances=into_instances):
@@ -132,7 +135,7 @@ def origin(
                 seen.add((made_of, counted))
                 waiting.append(_Visit(made_of, visit.steps + 1, (*visit.way, *by, made_of), back, counted))
     best = max(found, key=lambda one: one[0])
-    way = tuple(step_of(program, node) for node in (*best[1], *_behind_size(program, best[1], found)))
+    way = tuple(step_of(program, node) for node in (*best[1], *_further(program, best[1], found, by_name)))
     also = _as_telling(program, way, [one for one in found if one[0] >= best[0] - AS_TELLING])
     return Origin(best[0], way, also or _in_the_other_branch(program, best[1]))
 
@@ -152,11 +155,14 @@ def _counted_in(value: ast.List | ast.Tuple | ast.Set | ast.BinOp) -> Iterator[a
             yield part
 
 
-def _behind_size(
-    program: UserProgram, way: tuple[ast.AST, ...], found: list[tuple[float, tuple[ast.AST, ...]]]
+def _further(
+    program: UserProgram,
+    way: tuple[ast.AST, ...],
+    found: list[tuple[float, tuple[ast.AST, ...]]],
+    by_name: Container[tuple[ast.AST, ...]],
 ) -> Sequence[ast.AST]:
-    """What makes it as large as it is, where the way ends by a size: the most telling that it leads on to."""
-    if not any(_sizes_in(program, way[-1])):
+    """The most telling that the way leads on to, where it ends by a size, or by what a name sounds like."""
+    if way not in by_name and not any(_sizes_in(program, way[-1])):
         return ()
     further = [one for one in found if len(one[1]) > len(way) and one[1][: len(way)] == way]
     return max(further, key=lambda one: one[0])[1][len(way) :] if further else _sized_by(program, way[-1])
@@ -357,7 +363,7 @@ def _made_of(program: UserProgram, visit: _Visit, *, into_instances: bool) -> It
             for handed_on in _handed_on(program, node):
                 yield from _of_function(program, handed_on, True, counted=False)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            yield from _of_stores(program, program.stores(node.attr, None)[:8])
+            yield from _of_stores(program, _stores_of(program, node, scope)[:8])
         for target in program.targets(node)[:3]:
             yield from _of_function(program, target, is_test, counted)
             if into_instances and isinstance(node, ast.Call) and target.name in ("__init__", "__post_init__"):
@@ -366,6 +372,24 @@ def _made_of(program: UserProgram, visit: _Visit, *, into_instances: bool) -> It
     if isinstance(value, ast.expr):
         for target in program.methods(program.classes_of(value), "__iter__", "__len__", "__getitem__", "__bool__")[:4]:
             yield from _of_function(program, target, is_test, counted)
+
+
+def _stores_of(program: UserProgram, node: ast.Attribute, scope: Scope) -> list[tuple[ast.AST, ast.expr]]:
+    """What is stored under the name of an attribute; of `self`, not what unrelated classes store in their own objects."""
+    stores = program.stores(node.attr, None)
+    if not isinstance(node.value, ast.Name) or node.value.id != "self" or not scope.of_class:
+        return stores
+    return [
+        one
+        for one in stores
+        if program.are_related(program.scope_of(one[0]).of_class, scope.of_class) or not _is_of_self(one[0], node.attr)
+    ]
+
+
+def _is_of_self(statement: ast.AST, attribute: str) -> bool:
+    """Whether a statement stores something under this name of its own object."""
+    stored = (one for one in ast.walk(statement) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store))
+    return any(one.attr == attribute and isinstance(one.value, ast.Name) and one.value.id == "self" for one in stored)
 
 
 def _receivers(program: UserProgram, method: Scope) -> list[ast.expr]:

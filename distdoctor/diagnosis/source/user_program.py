@@ -99,6 +99,10 @@ class UserProgram:
         """Names of what comes from elsewhere."""
         return {name for file in self.files for name in file.imports} - self.functions.keys() - self.classes.keys()
 
+    def are_related(self, one: str, other: str) -> bool:
+        """Whether a class is another one, a base of it, or derived from it."""
+        return one == other or one in self._related.get(other, ())
+
     def methods(self, classes: frozenset[str] | set[str], *names: str) -> list[Scope]:
         """The methods of these names that these classes have."""
         wanted = {related for name in classes for related in self._related.get(name, ())}

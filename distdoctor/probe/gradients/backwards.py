@@ -19,7 +19,8 @@ from distdoctor.probe.gradients.scalers import Scalers
 from distdoctor.probe.gradients.term_weights import is_by_own_weight
 from distdoctor.recording.trace.layout import UpdateFlag
 
-FIRST = 16  # backwards whose root is looked at; then one in this many
+FIRST = 16  # backwards of a line whose root is looked at; then one in this many
+LINES = 64  # that are told apart
 DEEPEST = 6  # operations between `backward` and the loss
 _OWN = " own"  # behind a divisor: it is of this micro-batch alone
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}  # at::Reduction (torch 2.15)
@@ -42,11 +43,12 @@ class Backwards:
         self._hooked = hooked
         self.site = 0
         self.roots = 0
+        self._of_line: dict[tuple[str, int] | None, tuple[int, int, int]] = {}  # (backward passes, site, roots)
         self._losses = 0
         self._sum = 0.0
         self._line: tuple[str, int] | None = None  # of the last backward pass
         self._line_since = 0  # the number of the backward pass from which on all were called there
-        self._read = (0, 0), ""  # (number, step) of the newest backward pass whose root was read, and that root
+        self._read = (0, 0), ""  # (number, steps before) of the newest backward pass whose root was read, and that root
 
     def install(self) -> None:
         wrappers.listen(torch.autograd, "backward", before=self.context.guarded(self.begun))
@@ -84,13 +86,17 @@ class Backwards:
             suspect = self.origins.take_suspect()
             if not math.isfinite(loss) and not self.scalers.at_work:
                 self.origins.tell_loss(loss, suspect, root)
-        if count <= FIRST or count % FIRST == 0:
+        passes, self.site, self.roots = self._of_line.get(line, (0, self.site, self.roots))
+        passes += 1
+        if passes <= FIRST or passes % FIRST == 0:
             texts = self.context.trace.texts
             self.site = texts.id(sites.user_site())
             roots = "pipeline" if _is_pipeline(sys._getframe(1)) else roots_of(root, weighs=not self._hooked())
-            beside = count - 1, self.context.step  # the micro-batch before it of this very window
+            beside = count - 1, self.context.updates  # the micro-batch before it of this very window
             self.roots = texts.id(with_own_counts(roots, self._read[1] if self._read[0] == beside else ""))
-            self._read = (count, self.context.step), roots
+            self._read = (count, self.context.updates), roots
+        if len(self._of_line) < LINES or line in self._of_line:
+            self._of_line[line] = passes, self.site, self.roots
 
 
 def _is_pipeline(frame: FrameType | None) -> bool:

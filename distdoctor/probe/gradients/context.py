@@ -33,6 +33,8 @@ class GradientsContext(ProbeStream):
         self.watched = WatchedModels(rank)
         self.step = 0
         """Steps of the optimizer that steps most often."""
+        self.updates = 0
+        """Steps of all optimizers."""
         self.backwards = 0
         """Backward passes that have begun."""
         self.stepping: list[weakref.ref[Optimizer]] = []

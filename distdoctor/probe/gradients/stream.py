@@ -133,6 +133,7 @@ class GradientsStream:
         tracked.begun = True
         tracked.step += 1
         self.context.step = max(self.context.step, tracked.step)
+        self.context.updates += 1
         if tracked.looking:
             self._look_at_gradients(optimizer, tracked)
             tracked.spent += time.thread_time() - began

@@ -11,6 +11,8 @@ How we know      The gathered input requires a gradient, gradients are enabled, 
                  Of a sum: ranks that average their gradients (by a mean, not a sum) computed something from it afterwards that
                  the loss is made of, and that was kept for backward because the gradient depends on its value: likely. A note
                  where the loss was the same on all of them and depends on what they train through the sum alone.
+                 Of an autograd function of the program's own, that gathers over ranks whose gradients are averaged: its backward
+                 gives back the rank's own part, and exchanges nothing. Likely; a note where all ranks had the same loss.
 What to do       Gather with torch.distributed.nn.functional.all_gather, or put this rank's own features back into the gathered
                  list. Sum with torch.distributed.nn.functional.all_reduce, whose result is a new tensor.
 When it is fine  Gathering or summing for a metric, under no_grad or of a detached tensor; a list into which own features are put
@@ -26,18 +28,23 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
+import numpy as np
+
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.used_factor import is_close, used_factors
+from distdoctor.diagnosis.source.gather_functions import OwnPart, own_part_functions
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import DETACHED, DetachedGather
 
 
 @check("DD217", "detached-gather", severity=ERROR, stands_alone=True)
-def examine(gradients: Gradients, replicas: Replicas | None) -> Iterator[Finding]:
+def examine(gradients: Gradients, replicas: Replicas | None, sources: Sources) -> Iterator[Finding]:
+    yield from _own_parts(gradients, sources)
     seen: dict[tuple[SourceLine, str, bool, int], list[tuple[int, int, int]]] = defaultdict(list)
     summed: dict[SourceLine, dict[int, DetachedGather]] = defaultdict(dict)
     for rank, own in gradients.ranks.items():
@@ -71,6 +78,72 @@ def examine(gradients: Gradients, replicas: Replicas | None) -> Iterator[Finding
             confidence=CERTAIN if cut else POSSIBLE if meant else LIKELY,
             at_ns=min(at_ns for _, _, at_ns in events),
         )
+
+
+def _own_parts(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
+    """Functions that gather over ranks whose gradients are averaged, and hand on only the own part of the own gradient."""
+    for found in own_part_functions(sources.texts) if sources.texts else ():
+        for peers in (one for one in gradients.peers if one.by == WRAPPER):
+            logs = [gradients.ranks[rank].log for rank in peers.ranks if rank in gradients.ranks]
+            if len(logs) == len(peers.ranks) > 1 and all(
+                _gathers_over(log, found.gathers, peers.ranks) for log in logs
+            ):
+                multiplied = (is_close(factor, len(logs)) for _, factor in used_factors(gradients, peers))
+                if not any(multiplied) and not _is_multiplied(gradients, peers):
+                    yield _own_part(found, gradients, peers)
+                    break
+
+
+def _gathers_over(log: RankTrace, line: SourceLine, ranks: tuple[int, ...]) -> bool:
+    sites = np.unique(log.calls["site"])
+    here = [int(one) for one in sites if log.site(int(one)) == line]
+    groups = np.unique(log.calls["group"][np.isin(log.calls["site"], here)])
+    over = {one.ranks for one in log.group_list() if one.name in {log.text(int(group)) for group in groups}}
+    return any(set(ranks) <= set(members) for members in over)
+
+
+def _is_multiplied(gradients: Gradients, peers: ReplicaGroup) -> bool:
+    """Whether losses are multiplied by the number of ranks, which makes up for the mean."""
+    roots = {update.roots for updates in gradients.updates(peers).values() for update in updates if update.step}
+    return any(f"mul {len(peers.ranks)}" in one.split(";") for one in roots)
+
+
+def _own_part(found: OwnPart, gradients: Gradients, peers: ReplicaGroup) -> Finding:
+    updates = gradients.updates(peers)
+    losses: dict[int, set[float]] = defaultdict(set)
+    for own in updates.values():
+        for update in own:
+            if update.step:
+                losses[update.step].add(update.value("loss"))
+    one_loss = bool(losses) and all(len(values) == 1 and not math.isnan(min(values)) for values in losses.values())
+    ranks, first = len(peers.ranks), next(iter(updates.values()))[0]
+    effect = (
+        f"the loss is the same on all of them, and the mean of their parts is {ranks} times too small"
+        if one_loss
+        else "what the other ranks' losses say of this rank's features is missing"
+    )
+    return Finding(
+        title=f"the backward of {found.name} hands on this rank's own part of the gradient, and sums no other rank's: {effect}",
+        ranks=peers.ranks,
+        place=found.returns,
+        places=(
+            Place(found.returns, peers.ranks, "gives back the rank's own part"),
+            Place(found.gathers, peers.ranks, "gathers over ranks whose gradients are averaged"),
+        ),
+        evidence={"function": found.name, "ranks": ranks, "one_loss": one_loss},
+        why=f"a feature of rank 0 is in the losses of all {ranks} ranks, so its gradient is the sum over them; "
+        f"{peers.by} averages afterwards, which makes up for nothing that was not summed here",
+        prescriptions=(
+            Prescription(
+                "gather-with-gradient",
+                change="all_reduce the gradients in backward before the rank's own part is taken (reduce_scatter does both), or "
+                "gather with torch.distributed.nn.functional.all_gather",
+            ),
+        ),
+        severity=NOTE if one_loss else WARNING,
+        confidence=LIKELY,
+        at_ns=first.at_ns,
+    )
 
 
 def _are_averaged(ranks: tuple[int, ...], gradients: Gradients, replicas: Replicas | None) -> bool:

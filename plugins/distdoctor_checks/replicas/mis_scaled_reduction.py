@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
+from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.used_factor import computes_one_loss, is_close, used_factors
 from distdoctor.diagnosis.source.loss_divisions import Division, divisions_before, dropped_division
@@ -207,18 +208,33 @@ def _are_counted_together(gradients: Gradients, peers: ReplicaGroup, divisors: M
 
     Without that, counts that are equal on all ranks are each rank's own: their batches are of one size.
     """
-    logs = [gradients.ranks[rank].log for rank in peers.ranks if rank in gradients.ranks]
-    return len(logs) == len(peers.ranks) and all(_exchanges_a_number(log.calls, divisors, len(logs)) for log in logs)
+    known = [rank for rank in peers.ranks if rank in gradients.ranks]
+    return len(known) == len(peers.ranks) and all(
+        _exchanges_a_number(gradients.ranks[rank].log.calls, _windows(updates, divisors), len(known))
+        for rank, updates in gradients.updates(peers).items()
+    )
 
 
-def _exchanges_a_number(calls: NDArray[Any], steps: Iterable[int], ranks: int) -> bool:
+def _windows(updates: Sequence[Update], steps: Container[int]) -> Iterator[tuple[int, int]]:
+    """From when to when (monotonic), of each of these steps: other optimizers may have counted steps of their own before."""
+    since = 0
+    for update in updates:
+        now = update.at_ns - update.log.monotonic_to_wall_ns
+        if update.step in steps and since:
+            yield since, now
+        since = now
+
+
+def _exchanges_a_number(calls: NDArray[Any], windows: Iterable[tuple[int, int]], ranks: int) -> bool:
     if not len(calls):
         return False
     users = calls["flags"] & (CallFlag.NATIVE | CallFlag.OBJECT) == 0
     numbers = users & (calls["nbytes"] <= NUMBER_BYTES * ranks) & np.isin(calls["op"], EXCHANGES)
     buckets = (calls["flags"] & CallFlag.NATIVE != 0) & (calls["op"] == Op.ALL_REDUCE)
-    for step in (step for step in steps if step > int(calls["step"][0])):  # of which all calls are kept
-        now = calls["step"] == step - 1
+    for since, until in windows:
+        if since < int(calls["entered_ns"][0]):  # not all of its calls are kept
+            continue
+        now = (calls["entered_ns"] > since) & (calls["entered_ns"] < until)
         exchanged, reduced = np.flatnonzero(now & numbers), np.flatnonzero(now & buckets)
         if not len(exchanged) or (len(reduced) and exchanged[0] > reduced[0]):
             return False

@@ -10,7 +10,8 @@ How we know      Before the step these parameters are bit-identical; at the opti
                  reduced gradient and of the one that the optimizer uses differ by one factor on each rank, and by another one
                  on another rank, in two steps or more. Or DistributedDataParallel makes all gradients equal, or placements
                  keep each shard on several ranks (HSDP), and in three steps or more a function sums over these ranks what it
-                 has made of their squares, and scales gradients: each is counted several times.
+                 has made of their squares, and scales gradients: each is counted several times. Or a schedule of torch's
+                 pipelining runs the backward passes, and in each step the stages clip by norms that differ.
 What to do       Sum the squares of sharded gradients over the group that shards them, count replicated ones once, take the
                  root, and clip by that norm on every rank. With DTensor parameters, clip_grad_norm_ does this.
 When it is fine  Never for parameters that ranks share, or of which they hold shards: the factor must be the same on all of them.
@@ -31,6 +32,7 @@ from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place,
 from distdoctor.diagnosis.replicas.gradients import PLACEMENT, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
+from distdoctor.diagnosis.replicas.stage_norms import StageNorms, stage_norms
 from distdoctor.diagnosis.replicas.wording import event_site, line_with
 from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.gradient_norms import clips_by_summed_squares
@@ -78,6 +80,9 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     shards = _first_scaled_shards(gradients)
     if shards is not None:
         yield _shards_finding(shards, gradients, sources)
+    stages = stage_norms(gradients)
+    if stages is not None:
+        yield _stages_finding(stages)
 
 
 def _first_scaled(found: Courses) -> ScaledGradients | None:
@@ -266,6 +271,28 @@ def _shards_finding(scaled: ScaledGradients, gradients: Gradients, sources: Sour
         prescriptions=(Prescription("norm-over-every-shard"),),
         at_ns=update.at_ns,
     )  # fmt: skip
+
+
+def _stages_finding(stages: StageNorms) -> Finding:
+    norms = ", ".join(f"{norm:.4g} on rank {rank}" for rank, norm in list(stages.norms.items())[:4])
+    return Finding(
+        title=f"step {stages.step}: the stages of the pipeline clip each by the norm of its own parameters",
+        ranks=tuple(stages.norms),
+        confidence=LIKELY,
+        severity=WARNING,
+        place=stages.site,
+        places=(Place(stages.site, tuple(stages.norms), "clips by the norm of what this stage holds"),),
+        evidence={"step": stages.step, "norms": dict(stages.norms), "steps": stages.steps},
+        why=f"the norm is {norms}, and so in each of {stages.steps} steps: each stage scales its part of the gradient by "
+        "another factor, and the limit holds for no norm of the whole model",
+        prescriptions=(
+            Prescription(
+                "norm-over-every-shard",
+                change="all_reduce the square of each stage's get_total_norm, and give the root to clip_grads_with_norm_ on all",
+            ),
+        ),
+        at_ns=stages.at_ns,
+    )
 
 
 def _places(line: SourceLine, step: SourceLine, ranks: tuple[int, ...], sources: Sources) -> tuple[Place, ...]:

@@ -1,0 +1,55 @@
+"""Stages of a pipeline that clip each by the norm of its own parameters alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.recording.recording import SourceLine
+from distdoctor.recording.trace.events import ClipNorm
+
+APART = 1e-4  # relative; a norm over all stages is the same on each to the last bit
+SEEN = 3  # steps
+PIPELINE = "pipeline"  # what starts a backward pass, where a schedule of torch's pipelining does
+
+
+@dataclass(frozen=True)
+class StageNorms:
+    """The first step in which the stages clip by different norms, and how many such steps there are."""
+
+    site: SourceLine
+    step: int
+    norms: Mapping[int, float]  # of each rank
+    steps: int
+    at_ns: int
+
+
+def stage_norms(gradients: Gradients) -> StageNorms | None:
+    """None where no schedule of a pipeline starts the backward passes, or a line clips by one norm on all stages."""
+    stages = [rank for rank, own in gradients.ranks.items() if _is_stage({u.roots for u in own.updates if u.step})]
+    found: dict[tuple[SourceLine, int, int], dict[int, ClipNorm]] = defaultdict(dict)
+    for rank in stages:
+        seen: Counter[tuple[SourceLine, int]] = Counter()
+        for clipped in gradients.ranks[rank].events(ClipNorm):
+            if not clipped.whole:
+                seen[clipped.site, clipped.step] += 1
+                found[clipped.site, clipped.step, seen[clipped.site, clipped.step]][rank] = clipped
+    whole = {key: one for key, one in found.items() if len(stages) > 1 and len(one) == len(stages)}
+    for line in {site for site, _, _ in whole}:
+        steps = sorted((step, number) for site, step, number in whole if site == line)
+        apart = [key for key in steps if _differ([one.norm for one in whole[line, *key].values()])]
+        if len(apart) >= SEEN and len(apart) == len(steps):
+            first = whole[line, *apart[0]]
+            norms = {rank: one.norm for rank, one in first.items()}
+            return StageNorms(line, apart[0][0], norms, len(apart), min(one.at_ns for one in first.values()))
+    return None
+
+
+def _is_stage(roots: set[str]) -> bool:
+    return bool(roots) and roots <= {PIPELINE, ""} and PIPELINE in roots
+
+
+def _differ(norms: list[float]) -> bool:
+    return max(norms) - min(norms) > APART * max(norms)
