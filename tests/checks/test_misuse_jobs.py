@@ -11,7 +11,9 @@ from jobs import replicas as gradient_jobs
 from jobs import schedules as schedule_jobs
 from test_replicas_jobs import found
 
+from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Severity
+from distdoctor.plugins import load
 
 pytestmark = pytest.mark.job
 STREAMS = "collectives,environment,gradients,progress,samples"
@@ -44,6 +46,10 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, Severity, str, str, dic
     (jobs.summed_in_place, {"how": "statistics"}, "DD217", WARNING, LIKELY, "# summed in place", {"step": 1, "op": "all_reduce"}),
     *((jobs.summed_in_place, {"how": how}, "DD217", NOTE, LIKELY, "# summed in place", {"step": 1, "op": "all_reduce"})
       for how in ("loss", "flat", "handle", "averaged by hand")),
+    (jobs.gathered_by_a_function, {}, "DD217", WARNING, LIKELY, "# and no other rank's", {"function": "OwnPart"}),
+    (jobs.gathered_by_a_function, {"one_loss": True}, "DD217", NOTE, LIKELY, "# and no other rank's", {"one_loss": True}),
+    (jobs.clipped_stages, {}, "DD220", WARNING, LIKELY, "# of this stage alone", {"step": 1}),
+    (jobs.distilled, {}, "DD209", WARNING, LIKELY, "# over all ranks", {"ranks": 2}),
     (jobs.old_scaler, {}, "DD804", NOTE, CERTAIN, "torch.cuda.amp.GradScaler", {"instead": 'torch.amp.GradScaler("cuda")'}),
 ]  # fmt: skip
 
@@ -74,6 +80,17 @@ def test_a_misuse_is_named_with_its_line(
     assert [one.code for one in found(recording) if one.code != code and one.severity == ERROR] == []
 
 
+def test_a_state_that_one_rank_restores_alone_is_told_in_place_of_what_follows_from_it() -> None:
+    recording, _ = gradient_jobs.watched(jobs.restored_by_the_first, streams=f"{STREAMS},checkpoints")
+    checks = [check for check in load().checks.values() if check.code.startswith(("DD2", "DD7"))]
+
+    first, *rest = examine(recording, checks).findings
+
+    assert (first.code, first.severity, first.confidence, first.ranks) == ("DD706", ERROR, LIKELY, (1,)), first.title
+    assert "# decides who restores" in recording.sources[first.place.path].splitlines()[first.place.line - 1]
+    assert [one.code for one in rest if one.severity == ERROR] == []
+
+
 HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.built_after_sharding, {}),
     (jobs.unfrozen_and_added, {}),
@@ -97,6 +114,11 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (gradient_jobs.tensor_parallel, {}),
     (jobs.recomputed, {"keeps": True}),
     (jobs.recomputed, {"dropout": 0.0}),
+    (jobs.gathered_by_a_function, {"how": "summed"}),
+    (jobs.gathered_by_a_function, {"how": "scaled", "one_loss": True}),
+    (jobs.clipped_stages, {"together": True}),
+    (jobs.restored_by_the_first, {"by_all": True}),
+    (jobs.distilled, {"by_world": True}),
     (jobs.contrastive, {"how": "gradient"}),
     (jobs.contrastive, {"how": "own"}),
     (jobs.contrastive, {"how": "detached"}),

@@ -392,6 +392,114 @@ def contrastive(rank: int, world_size: int, *, how: str = "list") -> str:
     return digest_of_training(model)
 
 
+class OwnPart(torch.autograd.Function):
+    """A gathering whose backward keeps this rank's part of this rank's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        out = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(out, x)
+        return tuple(out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[dist.get_rank()].contiguous()  # and no other rank's
+
+
+class SummedPart(torch.autograd.Function):
+    """The same, summed over the ranks before."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        out = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(out, x)
+        return tuple(out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        every = torch.stack(grads)
+        dist.all_reduce(every)
+        return every[dist.get_rank()]
+
+
+def gathered_by_a_function(rank: int, world_size: int, *, how: str = "own", one_loss: bool = False) -> str:
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 16)))
+    optimizer, batches = adam(model), Batches(rank)
+    gather = SummedPart if how == "summed" else OwnPart
+    for _ in range(STEPS):
+        inputs, _ = batches.next()
+        features = normalize(model(inputs), dim=-1)
+        everybody = torch.cat(gather.apply(features))
+        rows = everybody if one_loss else features
+        loss = cross_entropy(rows @ everybody.T / 0.1, torch.arange(len(rows)) + (0 if one_loss else rank * len(rows)))
+        optimizer.zero_grad()
+        (loss * world_size if how == "scaled" else loss).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
+def clipped_stages(rank: int, world_size: int, *, together: bool = False) -> str:
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    stage = nn.Linear(16, 16)
+    run = ScheduleGPipe(PipelineStage(stage, rank, world_size, torch.device("cpu")), 2, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        run.step(torch.randn(8, 16)) if rank == 0 else run.step(target=torch.randn(8, 16))
+        if together:
+            squares = torch.nn.utils.get_total_norm([p.grad for p in stage.parameters() if p.grad is not None]) ** 2
+            dist.all_reduce(squares)
+            torch.nn.utils.clip_grads_with_norm_(stage.parameters(), 0.01, squares**0.5)
+        else:
+            torch.nn.utils.clip_grad_norm_(stage.parameters(), 0.01)  # of this stage alone
+        optimizer.step()
+    return digest_of_training(stage)
+
+
+def restored_by_the_first(rank: int, world_size: int, *, by_all: bool = False) -> str:
+    """A resume: the weights are broadcast, the state of the optimizer is loaded on rank 0 only."""
+    model = Net()
+    optimizer = adam(model)
+    torch.manual_seed(7)
+    cross_entropy(model(torch.randn(4, 20)), torch.arange(4)).backward()
+    saved = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    saved.step()
+    if by_all or rank == 0:  # decides who restores
+        optimizer.load_state_dict(saved.state_dict())
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+    return train(DistributedDataParallel(model), rank, optimizer=optimizer)
+
+
+def distilled(rank: int, world_size: int, *, by_world: bool = False) -> str:
+    """A teacher is trained on every rank alike; then losses are divided by a count over all ranks, and averaged once more."""
+    teacher = Net()
+    first = torch.optim.SGD(teacher.parameters(), lr=0.01)
+    torch.manual_seed(3)
+    for _ in range(12):
+        inputs, targets = torch.randn(6, 20), torch.randint(0, 10, (6,))
+        first.zero_grad()
+        (cross_entropy(teacher(inputs), targets, reduction="sum") / 6).backward()
+        first.step()
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(rank)
+    for turn in range(STEPS):
+        inputs, targets = torch.randn(5 + turn % 3 + rank, 20), torch.randint(0, 10, (5 + turn % 3 + rank,))
+        count = torch.tensor(len(targets))
+        dist.all_reduce(count)
+        with torch.no_grad():
+            wanted = teacher(inputs).softmax(-1)
+        outputs = model(inputs)
+        plain = cross_entropy(outputs, targets, reduction="sum") + cross_entropy(outputs, wanted, reduction="sum")
+        loss = plain / count  # over all ranks
+        optimizer.zero_grad()
+        (loss * world_size if by_world else loss).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def classified_after_gathering(rank: int, world_size: int) -> str:
     """The head sees everybody's features, the body gets no gradient at all."""
     body, head = nn.Linear(20, 32), nn.Linear(32, 10)

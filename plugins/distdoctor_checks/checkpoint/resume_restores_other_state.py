@@ -16,6 +16,7 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  since another model with these names may be trained.
                  Copies of the model that no module holds (averages in a dictionary) are searched for by their bits: none of
                  those that this rank saved is anywhere in its memory when training goes on.
+                 Of replicas that part in a step, some had loaded the state of optimizer or schedule, and others not: likely.
                  Within one run likewise: a rank saves with its schedule or such copies, builds a new optimizer, brings weights
                  and moments back to the bit, and the schedule begins anew, or the copies are gone.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
@@ -45,8 +46,10 @@ from distdoctor.diagnosis.checkpoint.restored import (
 )
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.wording import at
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.tensor_differences import PARAMS
+from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.rank_guard import guards_at
 from distdoctor.diagnosis.source.rebuilt import rebuilt_after
 from distdoctor.diagnosis.source.schedules import schedule_made_after
@@ -72,7 +75,9 @@ def examine(
             yield _replayed(replay)
         return
     if restored is None:
-        if ties:
+        alone = [_by_some(one, recording) for one in partings.found] if partings is not None else []
+        yield from filter(None, alone)
+        if ties or any(alone):
             return
         raise NotApplicable("no earlier run of this program left a save next to this one")
     if restored.misplaced is not None:
@@ -205,6 +210,57 @@ def _loaded_into(pieces: tuple[Piece, ...], ranks: tuple[int, ...], recording: R
         for rank in ranks
     ]
     return loads[0] if loads and loads[0] is not None and None not in loads else SourceLine()
+
+
+def _by_some(parting: ReplicaDivergence, recording: Recording) -> Finding | None:
+    """Replicas that part with the steps of their optimizers, whose state some of them had loaded and the others had not."""
+    loads = {
+        rank: [
+            one
+            for one in log.noted(StateLoaded)
+            if one.what in _OF_STEPS and one.at_ns + log.monotonic_to_wall_ns <= parting.at_ns
+        ]
+        for rank, log in recording.ranks.items()
+        if rank in parting.peers.ranks
+    }
+    loaded = tuple(sorted(rank for rank, found in loads.items() if found))
+    lacking = tuple(sorted(loads.keys() - set(loaded)))
+    if not loaded or not lacking or parting.what != PARAMS or len(loads) < len(parting.peers.ranks):
+        return None
+    if any(set(ranks) & set(loaded) and set(ranks) & set(lacking) for ranks in parting.variants):
+        return None  # it is not this that parts them
+    first = loads[loaded[0]][0]
+    what = " and ".join(dict.fromkeys(one.what for one in loads[loaded[0]]))
+    decision = deciding_condition(recording.sources, first.site, None, loaded, lacking)
+    place = decision.site if decision is not None and decision.comes_from_the_rank else first.site
+    return Finding(
+        title=f"{named(loaded)} restored the state of the {what} alone: {named(lacking)} began with a new one, and the replicas "
+        f"differ from {parting.when} on",
+        ranks=lacking,
+        confidence=LIKELY,
+        severity=ERROR,
+        place=place,
+        places=(
+            *(
+                (Place(place, (), f"decides who restores: `{decision.test}`"),)
+                if decision and place != first.site
+                else ()
+            ),
+            Place(first.site, loaded, f"load_state_dict of the {what}"),
+        ),
+        evidence={"loaded_on": list(loaded), "what": what, "step": parting.step},
+        why="weights that are broadcast afterwards are equal; moments, counters and learning rates are not",
+        prescriptions=(
+            Prescription(
+                "restore-everything", change=f"load on every rank ({at(first.site)}), or broadcast the {what} too"
+            ),
+        ),
+        at_ns=parting.at_ns,
+        explains=(parting.key,),
+    )
+
+
+_OF_STEPS = frozenset({"optimizer", "scheduler", "scaler"})
 
 
 def _of_some(

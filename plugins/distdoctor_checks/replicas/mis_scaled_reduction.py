@@ -218,7 +218,7 @@ def _are_counted_together(gradients: Gradients, peers: ReplicaGroup, divisors: M
 def _windows(updates: Sequence[Update], steps: Container[int]) -> Iterator[tuple[int, int]]:
     """From when to when (monotonic), of each of these steps: other optimizers may have counted steps of their own before."""
     since = 0
-    for update in updates:
+    for update in (one for one in updates if one.step):
         now = update.at_ns - update.log.monotonic_to_wall_ns
         if update.step in steps and since:
             yield since, now
@@ -352,7 +352,7 @@ def _scaled_by_ranks(gradients: Gradients, peers: ReplicaGroup, sources: Mapping
     if peers.by != WRAPPER or error is None or update is None:
         return None
     line = scaling_line(sources, update.loss_site, divides=error < 1)
-    if not line:
+    if not line or (error > 1 and computes_one_loss(gradients, peers)):  # whose parts the mean makes too small
         return None
     times = f"{ranks} times too {'large' if error > 1 else 'small'}"
     return Finding(

@@ -91,7 +91,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, barriers: Any) -> Fi
             "steps": len(steps),
         },
         why=f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms a step, {milliseconds / count:.2f} ms per call; "
-        f"a single call for all {nbytes / 1024:.0f} KiB costs little more than one of them",
+        f"a single call for all {nbytes:,.0f} bytes costs little more than one of them",
         prescriptions=(_prescription(count, milliseconds, scalars=scalars),),
     )
 

@@ -156,3 +156,19 @@ def test_a_group_of_its_own_number_on_each_member_is_only_waited_for() -> None:
         for one in ring({0: [(0, 1), (0, 2)], 1: [(0, 1), (1, 2)], 2: [(1, 2), (0, 2)]})
         if "names" in one.title
     ] == []
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_rank_that_passed_a_group_by_is_told_by_the_group_that_it_has_gone_on_to(goes_on: bool) -> None:
+    """Ranks 0 and 2 make a group; rank 0 has left it for the next one, in which rank 1 waits already, or is only late."""
+    script = recording(ranks=3)
+    script.note(NewGroupBegun((0, 2), done_ns=1), [0], site="pipe.py:27 groups").note(
+        NewGroupBegun(()), [0], site="pipe.py:19 groups"
+    )
+    script.note(NewGroupBegun((0, 2)), [2], site="pipe.py:27 groups")
+    if goes_on:
+        script.note(NewGroupBegun(()), [1], site="pipe.py:19 groups")
+    (finding,) = PLUGINS.checks["DD119"].look(script.stays([0, 1, 2]).live())
+
+    passed = finding.title.startswith("called new_group for ranks 0,2 (number 1) without rank 1")
+    assert passed is goes_on, finding.title

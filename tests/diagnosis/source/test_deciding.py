@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from distdoctor.diagnosis.source.deciding import awaited_condition, deciding_condition
+from distdoctor.diagnosis.source.deciding import awaited_condition, deciding_condition, deciding_count
 from distdoctor.diagnosis.source.deciding_value import DTYPE, MEMBERS, ROOT, SHAPE, deciding_value, most_telling_value
 from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.recording.recording import SourceLine
@@ -532,3 +532,28 @@ def test_no_python_and_an_unknown_line_decide_nothing() -> None:
 )
 def test_a_condition_that_asks_for_the_rank_beside_other_things_asks_for_the_rank(test: str, asks: bool) -> None:
     assert Decision(SourceLine("train.py", 15, "log"), test).asks_for_the_rank is asks
+
+
+THROUGH_HELPERS = """\
+class Stage:
+    def send(self, x):
+        dist.send(x, self.rank + 1)
+    def forward(self, inputs):
+        self.send(self.model(inputs.popleft()))
+    def backward(self):
+        dist.recv(self.room, self.rank + 1)
+    def run(self, inputs=None):
+        total = len(inputs) if inputs else self.accum
+        for _ in range(total):
+            self.forward(inputs)
+        for _ in range(total):
+            self.backward()
+"""
+
+
+def test_what_decides_how_often_a_helper_is_called_is_the_loop_around_who_calls_it() -> None:
+    sends, receives = SourceLine("train.py", 3, "send"), SourceLine("train.py", 7, "backward")
+    decision = deciding_count({"train.py": THROUGH_HELPERS}, sends, receives)
+
+    assert decision is not None
+    assert (decision.site.line, decision.way[0][0].line) == (10, 9)
