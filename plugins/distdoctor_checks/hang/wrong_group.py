@@ -58,6 +58,11 @@ def examine(verdict: Verdict) -> Iterator[Finding]:
             if meant is not None and wait.group is not None:
                 yield _finding(verdict, meant, wait.group)
                 break
+    for incident in verdict.of_kind(IncidentKind.STRAYED):
+        larger = verdict.facts.group_of(incident.usual) if incident.usual is not None else None
+        meant = _called_by_a_subgroup(verdict, incident, larger) if larger is not None else None
+        if meant is not None and larger is not None:
+            yield _finding(verdict, meant, larger)
 
 
 def _waits_in_the_larger(verdict: Verdict, incident: Incident, wait: Wait) -> Incident | None:
@@ -73,6 +78,20 @@ def _waits_in_the_larger(verdict: Verdict, incident: Incident, wait: Wait) -> In
     return replace(
         incident.decided_by(incident.choice), ranks=wait.ranks, odd=wait.call, usual=others[0].call, group=meant[0]
     )
+
+
+def _called_by_a_subgroup(verdict: Verdict, incident: Incident, larger: GroupCalls) -> Incident | None:
+    """The incident as a call on the wrong group, when exactly the members of a smaller group issued the collective that a rank is
+    said to have left out, and no other rank ever did."""
+    left_out, odd = incident.usual, incident.odd
+    if left_out is None or odd is None or is_pairwise(left_out):
+        return None
+    came = tuple(sorted(rank for rank, track in larger.tracks.items() if track.count >= left_out.number))
+    group = _group_of_exactly(verdict, came, larger)
+    rest = [rank for rank in larger.members if rank not in came]
+    if group is None or _passed(verdict, rest, left_out.site):
+        return None
+    return replace(incident.decided_by(incident.choice), ranks=came, odd=left_out, usual=odd, group=group, is_tie=False)
 
 
 def _meant_for_a_subgroup(verdict: Verdict, incident: Incident) -> Incident | None:
@@ -115,6 +134,7 @@ def _finding(verdict: Verdict, incident: Incident, larger: GroupCalls) -> Findin
     assert incident.group is not None
     assert incident.usual is not None
     odd, ring = incident.odd, [call for wait in incident.cycle for call in wait.calls]
+    places = ring or ([odd, incident.usual] if incident.divergence is None else [])
     return Finding(
         title=f"issued {short(odd)} on {larger.words}, where the others are at {at(incident.usual.site)}: most likely meant for "
         f"{incident.group.words}",
@@ -122,7 +142,7 @@ def _finding(verdict: Verdict, incident: Incident, larger: GroupCalls) -> Findin
         confidence=LIKELY,
         stalls=incident.stalls,
         place=odd.site,
-        places=(*by_site(verdict, ring), *deciding_places(incident)) if ring else of_variants(verdict, incident),
+        places=(*by_site(verdict, places), *deciding_places(incident)) if places else of_variants(verdict, incident),
         evidence={
             "group_used": larger.name,
             "group_meant": incident.group.name,

@@ -77,6 +77,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, barriers: Any) -> Fi
         np.median([int(arrivals.rows[0]["nbytes"][mine][arrivals.steps[mine] == step].sum()) for step in steps])
     )
     milliseconds = each.value / MILLISECOND
+    size = f"{nbytes / 1024:.0f} KiB" if nbytes >= 1024 else f"{nbytes:.0f} bytes"
     return Finding(
         title=f"{_calls(count, nbytes)} in each step: {milliseconds:.2f} ms of {timing.step_ns / MILLISECOND:.1f}",
         ranks=arrivals.ranks,
@@ -91,7 +92,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, barriers: Any) -> Fi
             "steps": len(steps),
         },
         why=f"{milliseconds:.1f} of {timing.step_ns / MILLISECOND:.1f} ms a step, {milliseconds / count:.2f} ms per call; "
-        f"a single call for all {nbytes:,.0f} bytes costs little more than one of them",
+        f"a single call for all {size} costs little more than one of them",
         prescriptions=(_prescription(count, milliseconds, scalars=scalars),),
     )
 

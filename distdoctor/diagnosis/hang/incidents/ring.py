@@ -151,7 +151,6 @@ def _gone_on_alone(known: HangFacts, incident: Incident) -> Incident | None:
         waiting=(before,),
         departure=CallEdit(UNCLEAR),
         sides=LIKELY,
-        confidence=LIKELY,
     )
     came = _that_came(before)
     if missing is None or len(_past_it(known, wait, before)) <= len(came):
@@ -171,7 +170,7 @@ def _left_out(known: HangFacts, incident: Incident) -> Incident | None:
             return replace(
                 incident, kind=IncidentKind.STRAYED, ranks=second.ranks if few else sides, is_tie=not few, odd=second.call,
                 usual=first.call, group=first.group, cycle=(), rings=(), waiting=(first,), departure=CallEdit(SKIPPED),
-                sides=LIKELY, confidence=LIKELY,
+                sides=LIKELY,
             )  # fmt: skip
     return None
 
