@@ -46,7 +46,6 @@ IMPORTED = {
     "messages": PIPELINES,
     "older_torch": PIPELINES,
     "compiled": (
-        "torch._dynamo",
         "torch._dynamo.backends.registry",
         "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
     ),
@@ -80,6 +79,7 @@ class Outcome:
 def prepare(trainings: Iterable[str]) -> None:
     """Import what takes long, and plant the bug into the source of every module of the probe."""
     torch.set_num_threads(1)
+    importlib.import_module("torch._dynamo")  # as every optimizer and DDP would in each rank, for more than a second
     for training in trainings:
         for name in IMPORTED.get(training, ()):
             importlib.import_module(name)
