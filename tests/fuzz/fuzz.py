@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 
@@ -32,6 +32,7 @@ from texts import FAMILIES as TEXTS
 from distdoctor import plugins
 from distdoctor.errors import DoctorError
 from distdoctor.launch.post_mortem import diagnose, open_recording
+from distdoctor.recording import source_texts
 from distdoctor.recording.checkpoint.contents import is_checkpoint, read_contents
 from distdoctor.report import json_report, text
 from distdoctor.report.checkpoint import as_text, as_values
@@ -163,6 +164,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     since, kinds = time.monotonic(), Counter[str]()
+    source_texts.redacted_source = cache(source_texts.redacted_source)  # every input has the same sources
     if options.family == "run" and options.folder is None:
         parser.error("a run folder is needed")
     examined = partial(wrong, options.folder) if options.family == "run" else partial(wrong_text, options.family)

@@ -116,6 +116,11 @@ class SharedTensors:
             self._names[known] = tuple(infos[i].name for i in mine), np.array(mine, dtype=np.intp)  # type: ignore[union-attr]
         return self._names[known]
 
+    @cached_property
+    def by_name(self) -> dict[tuple[str, int], TensorInfo]:
+        """The newest of each name and optimizer."""
+        return {(tensor.name, tensor.optimizer): tensor for tensor in self.tensors.values()}
+
 
 class Alike:
     """What ranks that were read before have as well: tensors that are described in the same words, and updates that are equal."""
@@ -217,8 +222,7 @@ class RankGradients:
 
     def info(self, name: str, optimizer: int) -> TensorInfo | None:
         """The newest record of a parameter by its name."""
-        known = [t for t in self.tensors.values() if t.name == name and t.optimizer == optimizer]
-        return known[-1] if known else None
+        return self._shared.by_name.get((name, optimizer))
 
     def events(self, kind: type[Kind]) -> Iterator[Kind]:
         """The events of one kind; `at_ns` is on the wall clock."""

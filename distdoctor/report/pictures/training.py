@@ -131,6 +131,7 @@ def _variants(recording: Recording, gradients: Gradients, peers: ReplicaGroup) -
     found: Variants = {}
     ranks = [rank for rank in peers.ranks if rank in gradients.ranks]
     steps = _looked_at_by_all(recording, gradients, peers)
+    unreadable = int(DigestFlag.UNREADABLE)  # this is asked of every tensor, and & of an enum makes another
     for step in [*steps[:24], *steps[24:][-8:]]:
         rows = {
             alike: gradients.ranks[alike[0]].digests(step, peers.optimizer)
@@ -140,7 +141,7 @@ def _variants(recording: Recording, gradients: Gradients, peers: ReplicaGroup) -
             values = {
                 alike: (int(row[name]["grad"]) if step else 0, int(row[name]["param"]))
                 for alike, row in rows.items()
-                if name in row and not int(row[name]["flags"]) & DigestFlag.UNREADABLE
+                if name in row and not int(row[name]["flags"]) & unreadable
             }
             info = gradients.ranks[ranks[0]].info(name, peers.optimizer)
             if sum(map(len, values)) > 1 and (info is None or not info.flags & TensorFlag.BUFFER):
