@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Said
 from jobs.drills import planted, recorded, watched
 from reference_training import request
 
@@ -72,7 +74,9 @@ def strategy_of(drill: Drill) -> str:
 
 
 @pytest.mark.parametrize("drill", BY_COMMAND, ids=[drill.slug for drill in BY_COMMAND])
-def test_a_planted_illness_is_found_first_and_its_rank_is_named(drill: Drill, tmp_path: Path) -> None:
+def test_a_planted_illness_is_found_first_and_its_rank_is_named(
+    drill: Drill, tmp_path: Path, say: Callable[..., Said]
+) -> None:
     words = ["--strategy", strategy_of(drill), "--nproc", str(drill.needs_ranks), "--fire-drill", drill.slug]
 
     _, report = run(
@@ -83,18 +87,12 @@ def test_a_planted_illness_is_found_first_and_its_rank_is_named(drill: Drill, tm
     assert first["code"] == drill.code, [finding["title"] for finding in report["findings"]]
     assert set(drill.ranks) <= set(first["ranks"])
     assert first["place"]["path"].endswith(".py")
-    assert said_later(tmp_path / "run") == said(report)
+    later = say("report", "--output-format", "json", tmp_path / "run")  # when the job is gone
+    assert said(json.loads(later.out)) == said(report)
 
 
 def said(report: dict[str, Any]) -> list[Any]:
     return [(finding["code"], finding["ranks"], finding["title"]) for finding in report["findings"]]
-
-
-def said_later(folder: Path) -> list[Any]:
-    """What `distdoctor report` says of the run folder when the job is gone."""
-    command = [sys.executable, "-m", "distdoctor", "report", "--output-format", "json", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    return said(json.loads(done.stdout))
 
 
 @pytest.mark.parametrize("drill", IN_RANKS_THAT_HANG, ids=[drill.slug for drill in IN_RANKS_THAT_HANG])
