@@ -47,7 +47,7 @@ FAMILIES = (
 )
 IN_RANKS = [drill for drill in PLUGINS.drills.values() if drill.code.startswith(FAMILIES)]
 BY_THEIR_TRACES = (
-    *(f"DD{code}" for code in (101, 102, 103, 104, 106, 107, 108, 109, 111, 112, 113, 114, 119, 121, 124, 125)),
+    *(f"DD{code}" for code in (101, 102, 103, 104, 106, 107, 108, 109, 111, 112, 113, 114, 119, 121, 124, 125, 128)),
 )
 # Gloo may end a rank in the first of two calls of other sizes: then nobody has seen yet that they come in another order.
 CUT_SHORT = {"DD107": ("DD103",)}
