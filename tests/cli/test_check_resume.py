@@ -96,7 +96,7 @@ def test_what_the_uninterrupted_job_has_saved_is_not_what_the_other_goes_on_from
         "distdoctor",
         "check-resume",
         "--nproc",
-        "2",
+        "1",
         "--kill",
         "--at",
         "5",
