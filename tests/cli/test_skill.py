@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Said
 
 from distdoctor.cli.skill import PLACE, SOURCE
 
@@ -22,28 +22,23 @@ def _commands() -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.startswith("distdoctor ")]
 
 
-def _distdoctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "distdoctor", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
-
-
-def test_the_skill_is_installed_once_and_never_overwrites_changes(tmp_path: Path) -> None:
-    assert _distdoctor(tmp_path, "skill", "install").returncode == 0
+def test_the_skill_is_installed_once_and_never_overwrites_changes(tmp_path: Path, say: Callable[..., Said]) -> None:
+    assert say("skill", "install").code == 0
     assert (tmp_path / PLACE).read_text("utf-8") == SOURCE.read_text("utf-8")
-    assert _distdoctor(tmp_path, "skill", "install").returncode == 0
+    assert say("skill", "install").code == 0
 
     (tmp_path / PLACE).write_text("mine")
-    refused = _distdoctor(tmp_path, "skill", "install")
+    refused = say("skill", "install")
 
-    assert refused.returncode == 2
-    assert "differs" in refused.stderr
-    assert "--force replaces it" in refused.stderr
-    assert _distdoctor(tmp_path, "skill", "install", "--force").returncode == 0
+    assert refused.code == 2
+    assert "differs" in refused.err
+    assert "--force replaces it" in refused.err
+    assert say("skill", "install", "--force").code == 0
 
 
 @pytest.mark.job
 @pytest.mark.slow
-def test_every_command_of_the_skill_works(tmp_path: Path) -> None:
+def test_every_command_of_the_skill_works(tmp_path: Path, say: Callable[..., Said]) -> None:
     shutil.copy(EXAMPLE, tmp_path / "train.py")
     for command in _commands():
         words = command.split()[1:]
@@ -51,8 +46,8 @@ def test_every_command_of_the_skill_works(tmp_path: Path) -> None:
             "check-"
         ):  # jobs of ten seconds each, which have tests of their own: their options are enough
             words.insert(words.index("train.py"), "--help")
-        done = _distdoctor(tmp_path, *words)
-        assert done.returncode in ENDS.get(words[0], {0, 1}), f"{command}\n{done.stdout}{done.stderr}"
+        done = say(*words)
+        assert done.code in ENDS.get(words[0], {0, 1}), f"{command}\n{done.out}{done.err}"
 
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert [finding["code"] for finding in report["findings"]] == ["DD301"]
