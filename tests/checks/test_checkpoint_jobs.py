@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Said
 from jobs import checkpoint as jobs
 from jobs import replicas as gradient_jobs
 
@@ -81,18 +80,18 @@ def test_its_healthy_twin_is_silent_and_trains_the_same_to_the_last_bit(
 @pytest.mark.parametrize("script", ["ASYNCHRONOUS", "POINTING"])
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_checkpoint_that_was_not_finished_when_the_job_ended_is_named(
-    script: str, waits: bool, tmp_path: Path
+    script: str, waits: bool, tmp_path: Path, say: Callable[..., Said]
 ) -> None:
     train, folder = tmp_path / "train.py", tmp_path / "ck"
     train.write_text(getattr(jobs, script))
     folder.mkdir()
-    command = [sys.executable, "-m", "distdoctor", "run", "--standalone", "--nproc", "2", "--output-format", "json"]
-    command += [str(train), str(folder), "wait" if waits else "go", str(TESTS)]
+    job = (train, folder, "wait" if waits else "go", TESTS)
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = say("run", "--standalone", "--nproc", 2, "-o", "report.json", *job)
 
-    findings = [one for one in json.loads(done.stdout)["findings"] if one["code"].startswith("DD7")]
-    assert [one["code"] for one in findings] == ([] if waits else ["DD707"]), (findings, done.stderr)
+    report = json.loads((tmp_path / "report.json").read_text())
+    findings = [one for one in report["findings"] if one["code"].startswith("DD7")]
+    assert [one["code"] for one in findings] == ([] if waits else ["DD707"]), (findings, done.err)
     assert [one["confidence"] for one in findings] == (
         [] if waits else ["certain" if script == "ASYNCHRONOUS" else "likely"]
     )

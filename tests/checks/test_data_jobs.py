@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Said
 from jobs import data as jobs
 from jobs import replicas, splits
 
@@ -256,15 +255,12 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("number", ["hash(name)", "zlib.crc32(name.encode())"])
 def test_a_part_that_each_process_picks_by_a_hash_of_its_own_is_told_with_the_line_in_another_module(
-    number: str, tmp_path: Path
+    number: str, tmp_path: Path, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "splits.py").write_text(SPLITS.replace("NUMBER", number))
     (tmp_path / "train.py").write_text(TRAINS_ON_A_PART)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    subprocess.run(
-        [sys.executable, "-m", "distdoctor", "run", "--nproc", "2", "-o", "report.json", "train.py"],
-        cwd=tmp_path, env=environment, timeout=120, check=False, capture_output=True,
-    )  # fmt: skip
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    say("run", "--nproc", 2, "-o", "report.json", "train.py")
     findings = json.loads((tmp_path / "report.json").read_text())["findings"]
 
     if number != "hash(name)":

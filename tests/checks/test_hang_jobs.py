@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Said
 from jobs import hang as hang_jobs
 from jobs.hang import line, watched
 
@@ -153,14 +151,11 @@ dist.destroy_process_group()
 
 
 def test_sums_in_the_order_of_a_set_are_told_of_processes_that_each_hash_with_a_seed_of_their_own(
-    tmp_path: Path,
+    tmp_path: Path, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "job.py").write_text(BY_NAME)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    subprocess.run(
-        [sys.executable, "-m", "distdoctor", "run", "--nproc", "2", "-o", "report.json", "job.py"],
-        cwd=tmp_path, env=environment, timeout=120, check=False, capture_output=True,
-    )  # fmt: skip
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    say("run", "--nproc", 2, "-o", "report.json", "job.py")
     (finding,) = json.loads((tmp_path / "report.json").read_text())["findings"]
     assert (finding["code"], finding["ranks"], finding["place"]["line"]) == ("DD107", [0, 1], 8)
     assert "+for name in sorted(NAMES):" in finding["remedies"][0]["patch"]
@@ -179,17 +174,16 @@ for members in names:
 """
 
 
-def test_groups_in_another_order_stay_told_when_their_timeouts_end_the_job(tmp_path: Path) -> None:
+def test_groups_in_another_order_stay_told_when_their_timeouts_end_the_job(
+    tmp_path: Path, say: Callable[..., Said]
+) -> None:
     (tmp_path / "job.py").write_text(IN_ANY_ORDER)
-    done = subprocess.run(
-        [sys.executable, "-m", "distdoctor", "run", "--on-hang", "report", "--nproc", "3", "-o", "report.json", "job.py"],
-        cwd=tmp_path, timeout=120, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+    done = say("run", "--on-hang", "report", "--nproc", 3, "-o", "report.json", "job.py")
     (finding,) = json.loads((tmp_path / "report.json").read_text())["findings"]
 
     assert (finding["code"], finding["place"]["line"]) == ("DD119", 9)
     assert 1 in finding["ranks"]
-    assert "went on" not in done.stderr
+    assert "went on" not in done.err
 
 
 LINKS_OF_A_RING = """\
@@ -207,14 +201,11 @@ for link in links:
 
 @pytest.mark.parametrize("counts_alike", [False, True])
 def test_members_who_count_their_own_groups_differently_stay_told_when_they_give_up(
-    tmp_path: Path, counts_alike: bool
+    tmp_path: Path, say: Callable[..., Said], counts_alike: bool
 ) -> None:
     links = "[(0, 1), (2,), (0, 2), (1,), (1, 2)]" if counts_alike else "[(0, 1), (0, 2), (1, 2)]"
     (tmp_path / "job.py").write_text(LINKS_OF_A_RING.format(links=links))
-    subprocess.run(
-        [sys.executable, "-m", "distdoctor", "run", "--on-hang", "report", "--nproc", "3", "-o", "report.json", "job.py"],
-        cwd=tmp_path, timeout=120, check=False, capture_output=True,
-    )  # fmt: skip
+    say("run", "--on-hang", "report", "--nproc", 3, "-o", "report.json", "job.py")
     told = [
         (one["code"], one["ranks"], one["place"]["line"])
         for one in json.loads((tmp_path / "report.json").read_text())["findings"]

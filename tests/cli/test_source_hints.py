@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Said
 
 from distdoctor.cli.source_hints import source_hints
 from distdoctor.diagnosis.diagnosis import Diagnosis
@@ -58,11 +58,10 @@ def test_of_a_large_program_the_failing_file_alone_is_read() -> None:
 
 
 @pytest.mark.job
-def test_a_job_that_fails_ends_with_what_lint_knows(tmp_path: Path) -> None:
+def test_a_job_that_fails_ends_with_what_lint_knows(tmp_path: Path, say: Callable[..., Said]) -> None:
     (tmp_path / "train.py").write_text(SCRIPT + TRAIN)
-    words = [sys.executable, "-m", "distdoctor", "run", "--nproc", "2", "train.py"]
 
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = say("run", "--nproc", 2, "train.py")
 
-    assert done.returncode == 1
-    assert f"distdoctor: {SEEN}" in done.stderr.splitlines()
+    assert done.code == 1
+    assert f"distdoctor: {SEEN}" in done.err.splitlines()
