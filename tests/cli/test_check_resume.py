@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from commands import Said
 
 from distdoctor.cli.check_resume import in_place
 from distdoctor.errors import WrongUse
@@ -33,21 +32,19 @@ LOSSES = ((5, 2.0, 2.0), (6, 1.5, 1.25))
     ],
 )
 def test_a_script_that_is_killed_is_compared_step_by_step(
-    more: tuple[str, ...], answer: str, code: str, tmp_path: Path
+    more: tuple[str, ...], answer: str, code: str, tmp_path: Path, say: Callable[..., Said]
 ) -> None:
-    command = [sys.executable, "-m", "distdoctor", "check-resume", "--nproc", "2", "--kill", "--at", "5"]
-    command += ["--resume-args", "--init_from resume", "--run-dir", str(tmp_path / "run"), str(SCRIPT)]
-    command += ["--out_dir", "{dir}", "--max_iters", "6", "--rng", *more]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = ["--nproc", 2, "--kill", "--at", 5, "--resume-args", "--init_from resume", "--run-dir", tmp_path / "run"]
+    words += [SCRIPT, "--out_dir", "{dir}", "--max_iters", 6, "--rng", *more]
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, env=environment)
+    done = say("check-resume", *words)
 
-    assert done.stdout.splitlines()[0] == answer, done.stderr
+    assert done.out.splitlines()[0] == answer, done.err
     findings = json.loads((tmp_path / "run" / "diagnosis.json").read_text())["findings"]
     assert [(one["code"], one["confidence"]) for one in findings if one["code"] == "DD706"] == (
         [(code, "certain")] if code else []
     )
-    assert done.returncode == (1 if code else 0)
+    assert done.code == (1 if code else 0)
 
 
 FINDS_ITS_CHECKPOINT = """
@@ -86,29 +83,16 @@ dist.destroy_process_group()
     ],
 )
 def test_what_the_uninterrupted_job_has_saved_is_not_what_the_other_goes_on_from(
-    shared: bool, answer: str, tmp_path: Path
+    shared: bool, answer: str, tmp_path: Path, say: Callable[..., Said]
 ) -> None:
     (tmp_path / "train.py").write_text(FINDS_ITS_CHECKPOINT)
     saved = str(tmp_path / "last.pt") if shared else "last.pt"
-    command = [
-        sys.executable,
-        "-m",
-        "distdoctor",
-        "check-resume",
-        "--nproc",
-        "1",
-        "--kill",
-        "--at",
-        "5",
-        "train.py",
-        saved,
-    ]
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    done = say("check-resume", "--nproc", 1, "--kill", "--at", 5, "train.py", saved)
 
-    assert done.stdout.splitlines()[0].startswith(answer), done.stdout + done.stderr
-    assert "DD706" not in done.stdout
-    assert (done.returncode, (tmp_path / "last.pt").exists()) == (0, True)
+    assert done.out.splitlines()[0].startswith(answer), done.out + done.err
+    assert "DD706" not in done.out
+    assert (done.code, (tmp_path / "last.pt").exists()) == (0, True)
 
 
 def test_the_two_histories_of_a_job_get_folders_of_their_own() -> None:
