@@ -80,6 +80,12 @@ def belongs_to_user(path: str) -> bool:
     return known
 
 
+def is_users_class(kind: type) -> bool:
+    """Whether a class is written in the user's own source."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return not isinstance(path, str) or belongs_to_user(path)
+
+
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's own source at or outside `frame`, None when there is none."""
     for _ in range(_WALK):

@@ -133,6 +133,41 @@ def test_what_one_rank_alone_restores_or_another_optimizer_forgets_is_named_with
     assert run(tmp_path, "unwatched", "collectives", job=job, resumes=True) == looked_at
 
 
+COUNTERS = {  # what is forgotten -> what is said of it, and which line is shown
+    "updates": (
+        "without restoring the update counter of the copies of the model (EMA, target)",
+        "Average.updates was 5 when it was saved, 0 now",
+        "# begins here",
+    ),
+    "that it has moved": (
+        "and moved the schedule on once more",
+        "WarmUp.samples was 80 when it was saved, 160 now",
+        "# once more",
+    ),
+}
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one run", "in two"])
+def test_the_counter_of_a_schedule_or_an_average_of_the_users_own_is_compared_too(
+    at_once: bool, tmp_path: Path
+) -> None:
+    job, about = (jobs.own_counters_in_one_run, {}) if at_once else (jobs.with_own_counters, {"resumes": True})
+    if not at_once:
+        run(tmp_path, "first", job=job)
+    for forgets, (title, why, line) in COUNTERS.items():
+        run(tmp_path, forgets, job=job, forgets=forgets, **about)
+        (finding,) = found(tmp_path, forgets)
+        assert finding.title == f"ranks 0-1 resumed from step 5 {title}"
+        assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, (0, 1))
+        assert finding.why.endswith(why)
+        shown = [Path(one.site.path).read_text("utf-8").splitlines()[one.site.line - 1] for one in finding.places]
+        assert any(line in one for one in shown)
+
+    looked_at = run(tmp_path, "everything", job=job, **about)
+    assert found(tmp_path, "everything") == []
+    assert run(tmp_path, "unwatched", "collectives", job=job, **about) == looked_at
+
+
 LOST = "rank 0 resumed from step 5 without restoring the copies of the model (EMA, target) that the checkpoint holds"
 
 

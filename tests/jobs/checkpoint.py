@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import time
@@ -261,6 +262,67 @@ def twice_in_one_run(rank: int, world_size: int, *, folder: str, forgets: str = 
     """A training that saves, builds everything anew in the same process, and goes on."""
     resumable(rank, world_size, folder=folder)
     return resumable(rank, world_size, folder=folder, resumes=True, forgets=forgets)
+
+
+class WarmUp:
+    """A schedule of the user's own, which counts samples."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.samples = optimizer, 0
+
+    def step(self, samples: int) -> None:
+        self.samples += samples
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.01 * min(1.0, self.samples / 200)
+
+
+class Average:
+    """An average whose decay grows with the updates."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.module, self.updates, self.seen = copy.deepcopy(net), 0, 0  # begins here
+
+    def update(self, net: nn.Module) -> None:
+        self.updates += 1
+        self.seen += 1  # and nobody looks at it
+        for mine, one in zip(self.module.parameters(), net.parameters(), strict=True):
+            mine.data.lerp_(one.data, 1 / (1 + self.updates))
+
+
+def with_own_counters(rank: int, world_size: int, *, folder: str, resumes: bool = False, forgets: str = "") -> str:
+    """A schedule and an average that torch does not know. The counter of one is forgotten, or moved on `twice`."""
+    path = f"{folder}/counters.pt"
+    net = Net()
+    model, optimizer = DistributedDataParallel(net), adam(net)
+    warm_up, average = WarmUp(optimizer), Average(net)
+    if resumes:
+        saved = torch.load(path, map_location="cpu", weights_only=True)  # all of it
+        net.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        average.module.load_state_dict(saved["average"])
+        average.updates = 0 if forgets == "updates" else saved["updates"]
+        warm_up.step(saved["samples"])
+        if forgets == "that it has moved":
+            warm_up.step(saved["samples"])  # once more
+    batches = Batches(rank)
+    for _ in range(3 if resumes else 5):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        warm_up.step(16)
+        average.update(net)
+    if rank == 0 and not resumes:
+        pieces = {"model": net, "optimizer": optimizer, "average": average.module}
+        state = {name: part.state_dict() for name, part in pieces.items()}  # type: ignore[attr-defined]
+        torch.save({**state, "samples": warm_up.samples, "updates": average.updates}, path)
+    dist.barrier()
+    return digest_of_training(net)
+
+
+def own_counters_in_one_run(rank: int, world_size: int, *, folder: str, forgets: str = "") -> str:
+    with_own_counters(rank, world_size, folder=folder)
+    return with_own_counters(rank, world_size, folder=folder, resumes=True, forgets=forgets)
 
 
 def in_the_midst_of_an_epoch(

@@ -22,10 +22,12 @@ from distdoctor.recording.trace.state_file import (
     COPIES,
     LR,
     MOMENTS,
+    POSITION,
     SAVE,
     SCALE,
     SCHEDULE,
     START,
+    UPDATES,
     WEIGHTS,
 )
 
@@ -33,6 +35,7 @@ ROUNDED, RNG, AHEAD = "rounded weights", "random state", "schedule ahead"
 LEAST_GAP = 0.01  # of a learning rate: below it, one step of a schedule may lie between the save and the start
 LEAST_STEPS = 2  # of a schedule
 TWICE = 1.5  # times the step at which it was saved: it was restored, and then stepped up to there once more
+LEAST_SAVED = 4  # steps, beyond which one more step of a schedule that counts samples doubles nothing
 
 
 class Piece(NamedTuple):
@@ -179,7 +182,7 @@ def _was_saved(piece: Piece, one: Continuation) -> bool:
     """Whether the save is known to hold this piece besides weights and moments, or whoever goes on from it needs the moments."""
     if piece.kind == MOMENTS:
         return SCHEDULE in one.restored
-    return piece.kind == BESIDE or (piece.kind == SCHEDULE and one.save.document.holds_schedule)
+    return piece.kind in (BESIDE, AHEAD, UPDATES) or (piece.kind == SCHEDULE and one.save.document.holds_schedule)
 
 
 def _share(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> float:
@@ -205,6 +208,7 @@ def _compared(rank: int, start: StateSnapshot, save: StateSnapshot, initial: Sta
             restored.append(kind)
     pieces += _beside(start, save)
     pieces += _numbers(start, save, initial)
+    pieces += _counters(start, save, initial, COPIES in restored)
     if any(piece.kind == SCHEDULE for piece in pieces) is False and _has_moved(SCHEDULE, start, initial):
         restored.append(SCHEDULE)
     pieces += _noise(start, save, initial)
@@ -258,6 +262,24 @@ def _numbers(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot |
             )
 
 
+def _counters(
+    start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None, has_copies: bool
+) -> Iterator[Piece]:
+    """Counters of the user's own objects: a schedule's that has moved twice, by which the learning rate is another; an average's
+    that begins anew, though the average was brought back."""
+    now, then = start.document.numbers, save.document.numbers
+    first = initial.document.numbers if initial is not None else {}
+    moved = [name for name in first.keys() & then.keys() & now.keys() if then[name] >= first[name] + LEAST_STEPS]
+    ahead = save.document.step >= LEAST_SAVED and not any(name.startswith(SCHEDULE) for name in then)
+    for name in sorted(moved):
+        kind, what = name.split(" ", 1)
+        words = f"{what} was {then[name]:g} when it was saved, {now[name]:g} now"
+        if kind == POSITION and ahead and now[name] >= 2 * then[name] - first[name] and _lr_differs(now, then):
+            yield Piece(AHEAD, (what,), 1, 1, words)
+        if kind == UPDATES and has_copies and now[name] == first[name]:
+            yield Piece(UPDATES, (what,), 1, 1, words)
+
+
 def _lr_differs(now: Mapping[str, float], then: Mapping[str, float]) -> bool:
     pairs = [(now[name], then[name]) for name in then if name.startswith(LR) and name in now]
     return any(abs(one - other) > LEAST_GAP * max(abs(one), abs(other)) for one, other in pairs)
@@ -288,6 +310,7 @@ WORDS = {
     SCALE: "the loss scale",
     SCHEDULE: "the schedule",
     AHEAD: "the schedule, which is ahead",
+    UPDATES: "the update counter of the copies of the model (EMA, target)",
     LR: "the learning rate",
     RNG: "the random state",
 }
@@ -301,7 +324,7 @@ def in_words(one: Continuation) -> tuple[str, ...]:
 def words_of(piece: Piece) -> str:
     """One piece, with numbers."""
     what = WORDS[piece.kind].format(words=piece.words)
-    if not piece.names or piece.kind in (SCALE, SCHEDULE, AHEAD, LR):
+    if not piece.names or piece.kind in (SCALE, SCHEDULE, AHEAD, UPDATES, LR):
         return f"{what}: {piece.words}"
     those = ", ".join(piece.names[:2])
     if piece.kind == ROUNDED:

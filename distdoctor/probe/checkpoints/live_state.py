@@ -13,12 +13,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from distdoctor.probe.checkpoints.counters import counters
 from distdoctor.probe.checkpoints.tensors import tensors_in
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.digests import Digests, finished, is_readable, kinds_of, local
 from distdoctor.probe.tensors.module_trees import ModuleTrees, parameters_of, plain_name
 from distdoctor.recording.trace.layout import digest_of, extend
-from distdoctor.recording.trace.state_file import BUFFERS, COPIES, LR, MOMENTS, MOST_TENSORS, SCALE, SCHEDULE, WEIGHTS
+from distdoctor.recording.trace.state_file import (
+    BUFFERS,
+    COPIES,
+    LR,
+    MOMENTS,
+    MOST_TENSORS,
+    POSITION,
+    SCALE,
+    SCHEDULE,
+    UPDATES,
+    WEIGHTS,
+)
 
 SAMPLED = 64  # elements of a tensor that are looked at for what type they would fit into
 COMPARED = 8  # tensors of a checkpoint that are compared with the live ones
@@ -46,6 +58,7 @@ class LiveState:
         self._scalers: list[_Made] = []
         self.count = 0  # of all that was made
         self.scans = 0
+        self._copies: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # found last by `tensors`, with what they wrap
 
     def made(self, kind: str, thing: Any) -> None:
         """An optimizer, a scheduler or a scaler begins to live."""
@@ -75,6 +88,9 @@ class LiveState:
         roots = [(root, list(parameters_of(root))) for root in self.trees.roots()]
         own = [one for one in roots if any(id(tensor) in trained for _, tensor in one[1])]
         others = [one for one in roots if one[1] and not any(id(tensor) in trained for _, tensor in one[1])]
+        kinds, copies = {type(root) for root, _ in own}, [root for root, _ in others]
+        wrapped = [child for root in copies if type(root) not in kinds for child in root.children()]
+        self._copies = weakref.WeakSet([*copies, *wrapped])
         found: dict[str, Named] = {kind: {} for kind in (WEIGHTS, BUFFERS, MOMENTS, COPIES)}
         for prefix, (root, parameters) in zip(_prefixes([root for root, _ in own]), own, strict=True):
             found[WEIGHTS] |= {prefix + held.name: tensor for held, tensor in parameters}
@@ -93,8 +109,9 @@ class LiveState:
         return {kind: dict(list(named.items())[:MOST_TENSORS]) for kind, named in found.items()}
 
     def numbers(self, since: int = 0) -> dict[str, float]:
-        """Learning rates, positions of schedules, loss scales, by kind and order."""
-        found: dict[str, float] = {}
+        """Learning rates, positions of schedules, loss scales, by kind and order; counters of the user's own by their names."""
+        steered = dict.fromkeys(map(id, self.optimizers(since)), POSITION)
+        found = counters(steered | dict.fromkeys(map(id, self._copies), UPDATES))
         for at, optimizer in enumerate(self.optimizers(since), 1):
             found[f"{LR} {at}"] = _number(optimizer.param_groups[0].get("lr"))
         for kind, known, read in ((SCHEDULE, self._schedulers, _epoch_of), (SCALE, self._scalers, _scale_of)):

@@ -6,7 +6,6 @@ written into shared memory (`self.epoch.fill_(epoch)`) binds no attribute anew.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,9 +26,4 @@ def is_outdated(streams: Iterable[Any], changed_ns: Iterable[int], began_ns: int
     Libraries tell the epoch to all their wrappers, also around data that never shuffle.
     """
     pairs = zip(streams, changed_ns, strict=True)
-    return any(changed > began_ns and _is_users(type(one)) for one, changed in pairs)
-
-
-def _is_users(kind: type) -> bool:
-    path = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return not isinstance(path, str) or sites.belongs_to_user(path)
+    return any(changed > began_ns and sites.is_users_class(type(one)) for one, changed in pairs)

@@ -24,6 +24,8 @@ LR, SCALE, SCHEDULE = (
     "scale",
     "schedule",
 )  # numbers, followed by ` 1`, ` 2`, ... in the order in which they were made
+# Counters of the user's own schedules and averages, followed by ` Class.attribute`.
+POSITION, UPDATES = "position", "updates"
 _NAME = re.compile(r"rank-(\d{1,9})\.a(\d{1,9})\.state-(\d)\.json$", re.ASCII)
 
 

@@ -17,6 +17,8 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  Copies of the model that no module holds (averages in a dictionary) are searched for by their bits: none of
                  those that this rank saved is anywhere in its memory when training goes on.
                  Of replicas that part in a step, some had loaded the state of optimizer or schedule, and others not: likely.
+                 An object of yours that holds the optimizer, or an averaged copy of the model, and counts in an attribute, is
+                 part of it: its counter stands twice as far with another learning rate, or begins anew.
                  Within one run likewise: a rank saves with its schedule or such copies, builds a new optimizer, brings weights
                  and moments back to the bit, and the schedule begins anew, or the copies are gone.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
@@ -49,6 +51,7 @@ from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.tensor_differences import PARAMS
+from distdoctor.diagnosis.source.counters import begun_at, is_read, moved_after
 from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.rank_guard import guards_at
 from distdoctor.diagnosis.source.rebuilt import rebuilt_after
@@ -57,7 +60,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.replay import Replay
 from distdoctor.recording.trace.events import Loading, StateLoaded, Untied
-from distdoctor.recording.trace.state_file import BESIDE, COPIES, MOMENTS, SCHEDULE, WEIGHTS
+from distdoctor.recording.trace.state_file import BESIDE, COPIES, MOMENTS, SCHEDULE, UPDATES, WEIGHTS
 
 
 @check("DD706", "resume-restores-other-state", severity=WARNING, live=False, specificity=50)
@@ -83,12 +86,18 @@ def examine(
     if restored.misplaced is not None:
         yield _misplaced(restored.misplaced, restored, recording)
     alike: dict[tuple[str, ...], list[Continuation]] = defaultdict(list)
-    for one in restored.ranks.values():
+    for one in (_that_matter(each, recording) for each in restored.ranks.values()):
         if one.pieces and not one.is_another_training:
             alike[tuple(piece.kind for piece in one.pieces)].append(one)
     for found in alike.values():
         finding = _finding(found, restored, recording)
         yield _of_some(finding, found, restored, partings, recording) if len(found) < len(restored.ranks) else finding
+
+
+def _that_matter(one: Continuation, recording: Recording) -> Continuation:
+    """Without counters that nobody reads."""
+    kept = (piece for piece in one.pieces if piece.kind != UPDATES or is_read(recording.sources, piece.names[0]))
+    return replace(one, pieces=tuple(kept))
 
 
 def _trained_apart(gradients: Gradients) -> Iterator[tuple[int, Untied]]:
@@ -170,6 +179,9 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
         rebuilt_after(recording.sources, loaded or load, only=bool(loaded)) if of_copies or loaded else SourceLine()
     )
     ahead = all(piece.kind == AHEAD for piece in pieces)
+    moved = moved_after(recording.sources, load, pieces[0].names[0]) if ahead else SourceLine()
+    counter = next((piece.names[0] for piece in pieces if piece.kind == UPDATES), "")
+    begun = begun_at(recording.sources, counter) if counter else SourceLine()
     how = "and moved the schedule on once more" if ahead else f"without restoring {_joined(pieces)}"
     change = (
         "load the schedule's state, or step it up to there: not both" if ahead else _change(pieces, ranks, recording)
@@ -179,11 +191,13 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
         ranks=ranks,
         confidence=LIKELY if meant else POSSIBLE,
         severity=NOTE if only_noise else WARNING,
-        place=rebuilt or load or first.save.site,
+        place=rebuilt or moved or load or first.save.site,
         places=(
+            *((Place(moved, ranks, "moves the schedule on once more"),) if moved else ()),
             *((Place(rebuilt, ranks, "makes anew what was restored"),) if rebuilt else ()),
             *places,
             *((Place(loaded, ranks, "loads into an optimizer that is not the one that steps"),) if loaded else ()),
+            *((Place(begun, ranks, f"begins {counter} anew"),) if begun else ()),
             *((Place(anew, ranks, "makes a schedule anew"),) if anew else ()),
             saved,
         ),
