@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from jobs import bit_flips as bit_flip_jobs
+from jobs import kept_best
 from jobs import replicas as jobs
 
 from distdoctor.diagnosis.examination import examine
@@ -100,6 +101,19 @@ def test_a_step_that_each_rank_leaves_out_for_itself_is_told_though_the_gradient
     assert finding.place.line == jobs.line("# unless this rank overflows")
 
 
+def test_the_condition_that_gives_one_rank_the_object_which_changes_weights_is_shown() -> None:
+    recording, _ = jobs.watched(kept_best.training)
+    finding = only(recording)
+    lines = [recording.sources[one.site.path].splitlines()[one.site.line - 1].strip() for one in finding.places[:3]]
+
+    assert (finding.code, finding.ranks, finding.place) == ("DD203", (0,), finding.places[0].site)
+    assert lines == [
+        "if rank == 0:",
+        "found.append(Best(model))  # rank 0 alone",
+        "self.model.load_state_dict(self.state)  # back to them",
+    ]
+
+
 HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.plain, {}),
     (jobs.plain, {"norm": True}),
@@ -130,6 +144,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.own_optimizers, {"kind": "foreach"}),
     (jobs.checkpointed, {}),
     (jobs.two_models_apart, {}),
+    (kept_best.training, {"on_every_rank": True}),
 ]
 
 

@@ -2,12 +2,16 @@
 
 if rank == 0:
     ema.update(model)  # whose body copies the average back into the model
+
+if rank == 0:
+    hooks.append(KeepBest())  # whose methods load older weights, wherever they are called
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from distdoctor.diagnosis.source.rank_guard import Guard, guards_at
 from distdoctor.diagnosis.source.source_file import Scope, last_word
@@ -20,24 +24,49 @@ _WEIGHTS = ("parameters(", "state_dict", ".weight", ".bias", ".data")
 _OTHERS = ("sched", "scaler", "optim")  # whose states are no weights
 
 
-def edited_on(
-    sources: Mapping[str, str], ranks: Collection[int], others: Collection[int]
-) -> tuple[SourceLine, Guard] | None:
-    """The line that changes weights in place, and the condition that lets only `ranks` of all these come there; None where there
-    is no such condition, or several."""
+class Edited(NamedTuple):
+    """The condition, the line under it, and where that only makes the object which changes weights, the line that does."""
+
+    guard: Guard
+    line: SourceLine
+    by: SourceLine = SourceLine()
+
+
+def edited_on(sources: Mapping[str, str], ranks: Collection[int], others: Collection[int]) -> Edited | None:
+    """The line that changes weights in place, and the condition that lets only `ranks` of all these come there; where there is no
+    such line, one that makes an object whose methods do. None where there is no such condition, or several."""
     program = program_of(sources)
-    found: dict[tuple[str, int], tuple[SourceLine, Guard]] = {}
-    for file in program.files:
-        for call in file.nodes(ast.Call):
-            if _edits(program, call, DEEPEST, set()):
+    calls = [call for file in program.files for call in file.nodes(ast.Call)]
+    for direct in (True, False):
+        found: dict[tuple[str, int], Edited] = {}
+        for call in calls:
+            by = None if direct else _edit_of_made(program, call)
+            if by is not None or (direct and _edits(program, call, DEEPEST, set())):
                 line = program.scope_of(call).line(call)
                 for guard in guards_at(sources, line):
                     if _lets_only(guard, ranks, others):
-                        known = found.setdefault((line.path, guard.line), (line, guard))
+                        one = Edited(guard, line, by or SourceLine())
+                        known = found.setdefault((line.path, guard.line), one)
                         found[line.path, guard.line] = min(
-                            known, (line, guard), key=lambda one: abs(one[0].line - guard.line)
+                            known, one, key=lambda one: abs(one.line.line - one.guard.line)
                         )
-    return next(iter(found.values())) if len(found) == 1 else None
+        if found:
+            return next(iter(found.values())) if len(found) == 1 else None
+    return None
+
+
+def _edit_of_made(program: UserProgram, call: ast.Call) -> SourceLine | None:
+    """Where an object that a call makes changes weights later on."""
+    name = last_word(call.func)
+    scopes = (one for one in program.scopes.values() if one.of_class == name) if name in program.classes else ()
+    later = (scope for scope in scopes if scope.name not in ("__init__", "__post_init__"))
+    edits = (
+        scope.line(node)
+        for scope in later
+        for node in program.inside(scope)
+        if isinstance(node, ast.Call) and _edits(program, node, DEEPEST, set())
+    )
+    return next(edits, None)
 
 
 def _lets_only(guard: Guard, ranks: Collection[int], others: Collection[int]) -> bool:

@@ -7,7 +7,7 @@ Why it hurts     Nothing makes the replicas equal again: DistributedDataParallel
                  others trained.
 How we know      Digests of all bits of every parameter before and after each sampled step. The same digests show whether the
                  change happened in the step or between two steps, and on which rank. Where one condition of the source lets
-                 only that rank come to a line that changes weights, both are shown.
+                 only that rank come to a line that changes weights, or to make an object that does, both are shown.
 What to do       Check what that rank alone does between the two steps: a reloaded checkpoint, an edited or clamped weight, an
                  EMA copied back, a layer re-initialized under `if rank == 0`. Do it on every rank, or broadcast afterwards.
 When it is fine  LocalSGD and other methods that synchronize weights only now and then: accept it with --ignore DD203.
@@ -56,14 +56,19 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
 
 
 def _edited(changed: tuple[int, ...], parting: ReplicaDivergence, sources: Sources) -> tuple[Place, ...]:
-    """The condition that lets only the ranks whose weights changed come to a line that changes weights, and that line."""
+    """The condition that lets only the ranks whose weights changed come to a line that changes weights, or that makes an object
+    which does, and that line."""
     others = [rank for rank in parting.peers.ranks if rank not in changed]
     found = edited_on(sources.texts, changed, others) if changed and not parting.loaded_at else None
     if found is None:
         return ()
-    line, guard = found
-    decides = SourceLine(line.path, guard.line, guard.function or line.function)
-    return Place(decides, changed, f"decides: `if {guard.only_if}`"), Place(line, changed, "changes weights in place")
+    guard, line, by = found
+    decides = Place(
+        SourceLine(line.path, guard.line, guard.function or line.function), changed, f"decides: `if {guard.only_if}`"
+    )
+    if not by:
+        return decides, Place(line, changed, "changes weights in place")
+    return decides, Place(line, changed, "makes what changes weights"), Place(by, changed, "changes weights in place")
 
 
 def _when(parting: ReplicaDivergence) -> str:

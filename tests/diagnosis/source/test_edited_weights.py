@@ -25,7 +25,7 @@ BACK = "theirs.copy_(mine)"
 def found(guard: str, does: str, back: str = BACK) -> tuple[int, int] | None:
     text = TRAIN.format(guard=guard, does=does, back=back)
     one = edited_on({"/job/train.py": text}, (0,), (1, 2))
-    return None if one is None else (one[1].line, one[0].line)
+    return None if one is None else (one.guard.line, one.line.line)
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,39 @@ def test_two_such_conditions_decide_nothing() -> None:
         found("rank == 0", "average.update(model)\n        if rank == 0:\n            model.load_state_dict(best)")
         is None
     )
+
+
+CALLBACKS = """class Best:
+    def __init__(self, model):
+        self.state = model.state_dict()
+
+    def after_step(self, model, loss):
+        if loss > self.best:
+            model.load_state_dict(self.state)
+
+
+class Printer:
+    def after_step(self, model, loss):
+        print(loss)
+
+
+def callbacks(model, rank):
+    found = []
+    if rank == 0:
+        found.append(Printer())
+        found.append({made})
+    return found
+
+
+def train(model, hooks):
+    for x in data:
+        for hook in hooks:
+            hook.after_step(model, loss)
+"""
+
+
+def test_the_condition_may_decide_who_has_the_object_that_changes_weights() -> None:
+    one = edited_on({"/job/train.py": CALLBACKS.format(made="Best(model)")}, (0,), (1, 2))
+    assert one is not None
+    assert (one.guard.line, one.line.line, one.by.line) == (17, 19, 7)
+    assert edited_on({"/job/train.py": CALLBACKS.format(made="Printer()")}, (0,), (1, 2)) is None
