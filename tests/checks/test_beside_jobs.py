@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from jobs.beside import statistics
 from jobs.replicas import watched
@@ -31,4 +33,25 @@ def test_local_statistics_that_nobody_or_everybody_saves_are_a_note() -> None:
 @pytest.mark.parametrize("kind", ["synchronised", "first", "unused", "others"])
 def test_statistics_of_all_ranks_of_an_owner_and_of_nobodys_input_are_left_alone(kind: str) -> None:
     recording, _ = watched(statistics, kind=kind)
+    assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["rank 0 saves", "all save"])
+@pytest.mark.parametrize("where", ["beside", "inside"])
+def test_local_statistics_of_a_sharded_model_are_told_where_one_ranks_are_saved(
+    where: str, together: bool, tmp_path: Path
+) -> None:
+    recording, _ = watched(statistics, kind="local", sharded=where, folder=str(tmp_path) if together else "")
+    (finding,) = [one for one in found(recording) if one.code.startswith("DD2")]
+
+    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD204", WARNING, LIKELY, (0, 1))
+    assert ("0.mean" if where == "inside" else "RunningScale.mean") in finding.title
+    assert recording.sources[finding.place.path].splitlines()[finding.place.line - 1].strip().startswith("size =")
+
+
+@pytest.mark.parametrize(
+    ("where", "kind"), [("beside", "synchronised"), ("inside", "synchronised"), ("inside", "first")]
+)
+def test_statistics_of_a_sharded_model_that_follow_all_ranks_or_one_are_left_alone(where: str, kind: str) -> None:
+    recording, _ = watched(statistics, kind=kind, sharded=where)
     assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []

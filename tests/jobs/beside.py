@@ -7,7 +7,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -63,16 +65,25 @@ class Noise(nn.Module):
 
 
 class Agent:
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, sharded: str) -> None:
         torch.manual_seed(0)
-        self.net = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
         self.scale = RunningScale(synchronised=kind == "synchronised")
+        inside = [self.scale] if sharded == "inside" else []
+        net = nn.Sequential(*inside, nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 4))
+        if sharded:
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(net)
+        self.net = net if sharded else DistributedDataParallel(net)
         self.loss, self.noise = MeanLoss(), Noise()
 
 
-def statistics(rank: int, world_size: int, *, kind: str, saving: tuple[int, ...] = (0,)) -> None:
-    """`kind`: `local`, `synchronised`, `first` (rank 0 alone updates them), `unused`, `others` (a metric and a mask)."""
-    agent = Agent(kind)
+def statistics(
+    rank: int, world_size: int, *, kind: str, saving: tuple[int, ...] = (0,), sharded: str = "", folder: str = ""
+) -> None:
+    """`kind`: `local`, `synchronised`, `first` (rank 0 alone updates them), `unused`, `others` (a metric and a mask). `sharded`:
+    the model is, and they are `beside` or `inside` it. `folder`: all ranks save there together."""
+    agent = Agent(kind, sharded)
     optimizer = torch.optim.SGD(agent.net.parameters(), lr=0.1)
     torch.manual_seed(rank)
     for step in range(STEPS):
@@ -80,13 +91,16 @@ def statistics(rank: int, world_size: int, *, kind: str, saving: tuple[int, ...]
         targets = inputs[:, :4].argmax(1)
         if kind != "first" or rank == 0:
             agent.scale.update(inputs)
-        seen = inputs if kind in ("unused", "others") else agent.scale(inputs)
+        seen = inputs if kind in ("unused", "others") or sharded == "inside" else agent.scale(inputs)
         optimizer.zero_grad()
         loss = cross_entropy(agent.net(agent.noise(seen) if kind == "others" else seen), targets)
         agent.loss(loss)
         loss.backward()
         optimizer.step()
+    if folder:
+        dcp.save({"net": get_model_state_dict(agent.net), "scale": agent.scale.state_dict()}, checkpoint_id=folder)
+        return
+    net = get_model_state_dict(agent.net, options=StateDictOptions(full_state_dict=True))
     if rank in saving:
-        with tempfile.TemporaryDirectory() as folder:
-            state = {"net": agent.net.module.state_dict(), "scale": agent.scale.state_dict()}
-            torch.save(state, Path(folder) / f"{rank}.pt")
+        with tempfile.TemporaryDirectory() as own:
+            torch.save({"net": net, "scale": agent.scale.state_dict()}, Path(own) / f"{rank}.pt")

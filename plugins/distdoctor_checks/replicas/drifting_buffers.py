@@ -11,7 +11,8 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  rank saves a checkpoint that holds them, with no collective of their size between its last step and the save:
                  then a warning, likely. So are buffers of modules without parameters that no wrapper holds, as running
                  normalisers of observations: compared where a forward with gradients goes through them, the source shows
-                 that each value is made of the one before, they differ in every look and change on two ranks or more.
+                 that each value is made of the one before, they differ in every look and change on two ranks or more; and
+                 so are buffers in a model that fully_shard or FSDP1 shards, which broadcast none.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
 When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note.
@@ -22,10 +23,11 @@ Source           torch.nn.parallel.DistributedDataParallel, broadcast_buffers; t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints, Saved
+from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import (
     CERTAIN,
     LIKELY,
@@ -40,33 +42,65 @@ from distdoctor.diagnosis.finding import (
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
-from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
+from distdoctor.diagnosis.replicas.rank_gradients import TensorInfo, Update, same_ranks
 from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import BesideUsed, Wrapped
-from distdoctor.recording.trace.layout import TensorFlag
+from distdoctor.recording.trace.layout import Op, TensorFlag
 from distdoctor.recording.trace.state_file import BUFFERS, SAVE
 
 FEWEST = 3  # looks at statistics beside the model
+SHARDING = ("fully_shard", "FullyShardedDataParallel")
+_GATHERS = (Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.ALL_GATHER_COALESCED)
+Course = dict[int, dict[int, int]]  # step -> rank -> bits
 Drift = tuple[int, tuple[tuple[int, ...], ...]]  # the first step, and the ranks by version
 
 
 @check("DD204", "drifting-buffers", severity=WARNING, live=False)
-def examine(gradients: Gradients, recording: Recording, checkpoints: Checkpoints | None) -> Iterator[Finding]:
-    for peers in gradients.peers:
-        if peers.by == OBSERVED:
-            continue
-        for normalisation in (False, True):
+def examine(
+    gradients: Gradients, recording: Recording, checkpoints: Checkpoints | None, replicas: Replicas | None
+) -> Iterator[Finding]:
+    whole = [peers for peers in gradients.peers if peers.by != OBSERVED]
+    sharded = list(_sharded(gradients, replicas)) if replicas is not None else []
+    for peers in (*whole, *sharded):
+        for normalisation in (True,) if peers in sharded else (False, True):
             drifts = _drifts(gradients, peers, normalisation)
             if drifts:
                 saved = _saved_alone(drifts, gradients, peers, recording, checkpoints) if checkpoints else None
                 yield _finding(gradients, peers, drifts, recording, saved, normalisation=normalisation)
-    replicas = [peers for peers in gradients.peers if peers.by != OBSERVED and peers.optimizer == 1]
-    if replicas:
-        yield from _beside(gradients, max(replicas, key=lambda one: len(one.ranks)), recording, checkpoints)
+    for peers in sharded:
+        yield from _inside(gradients, peers, recording, checkpoints)
+    training = [peers for peers in (*whole, *sharded) if peers.optimizer == 1]
+    if training:
+        yield from _beside(gradients, max(training, key=lambda one: len(one.ranks)), recording, checkpoints)
+
+
+def _sharded(gradients: Gradients, replicas: Replicas) -> Iterator[ReplicaGroup]:
+    """Ranks that average gradients of parameters of which each holds a part: their buffers are whole, and of one model."""
+    for one in replicas.sets:
+        if one.by in SHARDING and all(rank in gradients.ranks for rank in one.ranks):
+            for optimizer in sorted({tensor.optimizer for tensor in gradients.tensors_of(one.ranks)} - {0}):
+                yield ReplicaGroup(one.ranks, optimizer, one.by, ())
+
+
+def _inside(
+    gradients: Gradients, peers: ReplicaGroup, recording: Recording, checkpoints: Checkpoints | None
+) -> Iterator[Finding]:
+    """Statistics in a sharded model, but for those of normalisations."""
+    owners = {
+        tensor.name: tensor.owner
+        for tensor in gradients.tensors_of(peers.ranks)
+        if tensor.flags & TensorFlag.BUFFER
+        and tensor.optimizer == peers.optimizer
+        and not tensor.agree
+        and not tensor.flags & (TensorFlag.NORMALISATION | TensorFlag.COPY)
+    }
+    apart, line = _kept_apart(gradients, peers, recording, owners, peers.optimizer)
+    if line:
+        yield _local_statistics(gradients, peers, recording, checkpoints, apart, line, SourceLine())
 
 
 def _beside(
@@ -79,16 +113,20 @@ def _beside(
     for module, site in used.items():
         if any(module not in {one.name for one in gradients.ranks[rank].events(BesideUsed)} for rank in peers.ranks):
             continue
-        names = {
-            t.name for t in gradients.tensors_of(peers.ranks) if not t.optimizer and t.name.startswith(f"{module}.")
-        }
-        apart = {name: course for name in sorted(names) if _is_apart(course := _course(gradients, peers, name))}
-        kept = {
-            name: accumulated_at(recording.sources, module.partition(" ")[0], name.rpartition(".")[2]) for name in apart
-        }
-        lines = [line for line in kept.values() if line]
-        if lines and not _train_apart(gradients, peers):
-            yield _local_statistics(gradients, peers, recording, checkpoints, apart, lines[0], site)
+        known = (t.name for t in gradients.tensors_of(peers.ranks) if not t.optimizer)
+        owners = {name: module.partition(" ")[0] for name in known if name.startswith(f"{module}.")}
+        apart, line = _kept_apart(gradients, peers, recording, owners, 0)
+        if line and not _train_apart(gradients, peers):
+            yield _local_statistics(gradients, peers, recording, checkpoints, apart, line, site)
+
+
+def _kept_apart(
+    gradients: Gradients, peers: ReplicaGroup, recording: Recording, owners: Mapping[str, str], optimizer: int
+) -> tuple[dict[str, Course], SourceLine]:
+    """Of these buffers (name -> class) those that the ranks keep apart, and the first line that makes a value of that before."""
+    apart = {name: course for name in sorted(owners) if _is_apart(course := _course(gradients, peers, name, optimizer))}
+    kept = (accumulated_at(recording.sources, owners[name], name.rpartition(".")[2]) for name in apart)
+    return apart, next((line for line in kept if line), SourceLine())
 
 
 def _train_apart(gradients: Gradients, peers: ReplicaGroup) -> bool:
@@ -101,19 +139,19 @@ def _train_apart(gradients: Gradients, peers: ReplicaGroup) -> bool:
     return any(len(digests) > 1 for digests in found.values())
 
 
-def _course(gradients: Gradients, peers: ReplicaGroup, name: str) -> dict[int, dict[int, int]]:
+def _course(gradients: Gradients, peers: ReplicaGroup, name: str, optimizer: int) -> Course:
     """step -> rank -> its bits, in the steps that all ranks have looked at."""
     found: dict[int, dict[int, int]] = defaultdict(dict)
     for rank in peers.ranks:
         own = gradients.ranks[rank]
         for tensor in own.tensors.values():
-            if tensor.name == name and not tensor.optimizer:
+            if tensor.name == name and tensor.optimizer == optimizer and tensor.flags & TensorFlag.BUFFER:
                 for step, row in own.rows_of(tensor.seq):
                     found[step][rank] = int(row["param"])
     return {step: by_rank for step, by_rank in sorted(found.items()) if len(by_rank) == len(peers.ranks)}
 
 
-def _is_apart(course: dict[int, dict[int, int]]) -> bool:
+def _is_apart(course: Course) -> bool:
     """Whether the ranks never agree on it, and at least two of them change it: one that changes it alone may be its owner."""
     if len(course) < FEWEST or any(len(set(by_rank.values())) == 1 for by_rank in course.values()):
         return False
@@ -126,7 +164,7 @@ def _local_statistics(
     peers: ReplicaGroup,
     recording: Recording,
     checkpoints: Checkpoints | None,
-    apart: dict[str, dict[int, dict[int, int]]],
+    apart: dict[str, Course],
     line: SourceLine,
     used: SourceLine,
 ) -> Finding:
@@ -135,20 +173,26 @@ def _local_statistics(
     more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
     writes = buffer_writes(recording.sources, apart)
     saves = sorted(checkpoints.saves, key=lambda one: one.event.at_ns) if checkpoints is not None else []
-    alone = {one.rank for one in saves} < set(peers.ranks)
-    size = min(tensor.numel for tensor in gradients.tensors_of(peers.ranks) if tensor.name == name)
+    some = {one.rank for one in saves} < set(peers.ranks)
+    kept = [tensor for tensor in gradients.tensors_of(peers.ranks) if tensor.name == name]
     saved = next(
         (
             one
             for one in saves
-            if alone and one.event.step >= step and not _brought_together(recording.ranks[one.rank], one, size)
+            if (some or one.event.by.startswith("dcp."))  # which writes what is no DTensor from one rank
+            and one.event.step >= step
+            and not _brought_together(recording.ranks[one.rank], one, kept, sharded=peers.by in SHARDING)
         ),
         None,
     )
     also = f", and rank {saved.rank} saves a checkpoint" if saved is not None else ""
-    updates = [u for own in gradients.updates(peers, step).values() for u in own]
+    inside = not used and peers.by in SHARDING
+    what = "statistics in the model" if inside else "statistics of what the model is trained on"
+    unless = (
+        "" if peers.by in SHARDING else ", or make it a child of the wrapped model, so that the wrapper broadcasts it"
+    )
     return Finding(
-        title=f"step {step}: statistics of what the model is trained on differ between {named(peers.ranks)}: {name}{more}{also}",
+        title=f"step {step}: {what} differ between {named(peers.ranks)}: {name}{more}{also}",
         ranks=peers.ranks,
         place=writes[0][0] if writes else line,
         places=(
@@ -158,19 +202,25 @@ def _local_statistics(
             *((Place(saved.event.site, (saved.rank,), "saves"),) if saved is not None else ()),
         ),
         evidence={"step": step, "buffers": list(apart)[:8], "looks": len(course)},
-        why=f"they follow each rank's own data and differ in all {len(course)} looks: the replicas, which are one model, are "
-        "each fed by another scale, and a checkpoint can hold those of one rank only",
+        why=f"they follow each rank's own data and differ in all {len(course)} looks: the replicas, which are one model, "
+        f"{'compute with other values' if inside else 'are each fed by another scale'}, and a checkpoint can hold those of one "
+        "rank only",
         prescriptions=(
             Prescription(
                 "broadcast-buffers",
-                change="all_reduce what goes into it (sums and counts) before it is written, or make it a child of the wrapped "
-                "model, so that the wrapper broadcasts it",
+                change=f"all_reduce what goes into it (sums and counts) before it is written{unless}",
             ),
         ),
         severity=NOTE if saved is None else WARNING,
         confidence=LIKELY,
-        at_ns=min((u.at_ns for u in updates), default=0),
+        at_ns=min((u.at_ns for u in _updates_at(gradients, peers, step)), default=0),
     )
+
+
+def _updates_at(gradients: Gradients, peers: ReplicaGroup, step: int) -> list[Update]:
+    """Also those for shards, on which no two ranks agree."""
+    found = (u for rank in peers.ranks if rank in gradients.ranks for u in gradients.ranks[rank].updates)
+    return [u for u in found if u.step == step and u.optimizer == peers.optimizer]
 
 
 def _saved_alone(
@@ -188,21 +238,28 @@ def _saved_alone(
             if step <= save.event.step and any(known.endswith(name) for names in kept for known in names)
         ]
         own = gradients.ranks[save.rank]
-        sizes = [
-            tensor.numel for tensor in own.tensors.values() if tensor.name in names and tensor.flags & TensorFlag.BUFFER
-        ]
-        if sizes and not _brought_together(recording.ranks[save.rank], save, min(sizes)):
+        buffers = [one for one in own.tensors.values() if one.name in names and one.flags & TensorFlag.BUFFER]
+        if buffers and not _brought_together(recording.ranks[save.rank], save, buffers, sharded=peers.by in SHARDING):
             return save
     return None
 
 
-def _brought_together(log: RankTrace, save: Saved, elements: int) -> bool:
-    """Whether a call between the last step and the save may have carried a buffer of so many elements."""
-    before = log.calls["entered_ns"] <= save.event.at_ns - log.monotonic_to_wall_ns
-    since = log.calls["step"] >= save.event.step
-    if len(log.calls) and int(log.calls["seq"][0]) > 1 and not (~since & before).any():
+def _brought_together(log: RankTrace, save: Saved, buffers: Sequence[TensorInfo], *, sharded: bool) -> bool:
+    """Whether a call between the last step and the save may have carried such a buffer. `sharded`: what is gathered in other
+    shapes are parameters."""
+    calls = log.calls
+    before = calls["entered_ns"] <= save.event.at_ns - log.monotonic_to_wall_ns
+    since = calls["step"] >= save.event.step
+    if len(calls) and int(calls["seq"][0]) > 1 and not (~since & before).any():
         return True  # nobody knows
-    return bool((before & since & (log.calls["nbytes"] >= elements)).any())
+    enough = calls["nbytes"] >= min(one.numel for one in buffers)
+    if sharded:
+        shapes = {one.shape for one in buffers}
+        enough &= [
+            op not in _GATHERS or log.text(int(shape)) in shapes
+            for op, shape in zip(calls["op"], calls["shape"], strict=True)
+        ]
+    return bool((before & since & enough).any())
 
 
 def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> dict[str, Drift]:
@@ -239,7 +296,7 @@ def _finding(
     name, (step, variants) = next(iter(drifts.items()))
     more = f" and {len(drifts) - 1} more" if len(drifts) > 1 else ""
     wrapped = event_site(gradients, Wrapped, peers.ranks)
-    updates = [u for updates in gradients.updates(peers, step).values() for u in updates]
+    updates = _updates_at(gradients, peers, step)
     site = wrapped or next((u.site for u in updates if u.site), SourceLine())
     what = "running statistics" if normalisation else "buffers"
     writes = [] if normalisation else buffer_writes(recording.sources, drifts)
