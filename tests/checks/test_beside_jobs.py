@@ -30,6 +30,16 @@ def test_local_statistics_that_nobody_or_everybody_saves_are_a_note() -> None:
         assert [one.severity for one in found(recording) if one.code.startswith("DD2")] == [NOTE]
 
 
+@pytest.mark.parametrize("kind", ["local", "synchronised"])
+def test_statistics_that_are_made_after_some_steps_are_looked_at_too(kind: str) -> None:
+    recording, _ = watched(statistics, kind=kind, late=3)
+    told = [one for one in found(recording) if one.code.startswith("DD2")]
+
+    assert [(one.code, one.severity, one.evidence["step"]) for one in told] == [("DD204", WARNING, 4)] * (
+        kind == "local"
+    )
+
+
 @pytest.mark.parametrize("kind", ["synchronised", "first", "unused", "others"])
 def test_statistics_of_all_ranks_of_an_owner_and_of_nobodys_input_are_left_alone(kind: str) -> None:
     recording, _ = watched(statistics, kind=kind)

@@ -65,9 +65,9 @@ class Noise(nn.Module):
 
 
 class Agent:
-    def __init__(self, kind: str, sharded: str) -> None:
+    def __init__(self, kind: str, sharded: str, late: int) -> None:
         torch.manual_seed(0)
-        self.scale = RunningScale(synchronised=kind == "synchronised")
+        self.scale = RunningScale(synchronised=kind == "synchronised") if not late else nn.Identity()
         inside = [self.scale] if sharded == "inside" else []
         net = nn.Sequential(*inside, nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 4))
         if sharded:
@@ -79,19 +79,28 @@ class Agent:
 
 
 def statistics(
-    rank: int, world_size: int, *, kind: str, saving: tuple[int, ...] = (0,), sharded: str = "", folder: str = ""
+    rank: int,
+    world_size: int,
+    *,
+    kind: str,
+    saving: tuple[int, ...] = (0,),
+    sharded: str = "",
+    folder: str = "",
+    late: int = 0,
 ) -> None:
     """`kind`: `local`, `synchronised`, `first` (rank 0 alone updates them), `unused`, `others` (a metric and a mask). `sharded`:
-    the model is, and they are `beside` or `inside` it. `folder`: all ranks save there together."""
-    agent = Agent(kind, sharded)
+    the model is, and they are `beside` or `inside` it. `folder`: all ranks save there. `late`: the first step that has one."""
+    agent = Agent(kind, sharded, late)
     optimizer = torch.optim.SGD(agent.net.parameters(), lr=0.1)
     torch.manual_seed(rank)
     for step in range(STEPS):
         inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * world_size + rank))
         targets = inputs[:, :4].argmax(1)
-        if kind != "first" or rank == 0:
+        if late and step == late:
+            agent.scale = RunningScale(synchronised=kind == "synchronised")
+        if step >= late and (kind != "first" or rank == 0):
             agent.scale.update(inputs)
-        seen = inputs if kind in ("unused", "others") or sharded == "inside" else agent.scale(inputs)
+        seen = inputs if step < late or kind in ("unused", "others") or sharded == "inside" else agent.scale(inputs)
         optimizer.zero_grad()
         loss = cross_entropy(agent.net(agent.noise(seen) if kind == "others" else seen), targets)
         agent.loss(loss)
