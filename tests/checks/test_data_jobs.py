@@ -134,6 +134,21 @@ def test_map_style_data_whose_persistent_workers_do_not_hear_of_the_epoch_are_fo
     assert [place.site.function for place in finding.places] == ["brightened", "strength", "brightened", "epoch"]
 
 
+@pytest.mark.parametrize("what", ["order", "stream", "sampler"])
+def test_what_lies_in_the_data_and_is_told_the_epoch_does_not_reach_persistent_workers_either(what: str) -> None:
+    recording, handed = jobs.watched(jobs.told_inside, what=what)
+    assert handed[0][0] == handed[0][1]
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.severity) == ("DD301", (0, 1), WARNING)
+    assert "changed the rank's own object, not the copies that its persistent workers hold" in finding.title
+
+
+def test_what_changes_the_samples_of_the_data_in_persistent_workers_is_found_too() -> None:
+    finding = only(jobs.watched(jobs.told_inside, what="augment")[0])
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD301", (0, 1), WARNING, LIKELY)
+    assert [place.site.function for place in finding.places] == ["told_inside", "__call__", "told_inside", "epoch"]
+
+
 @pytest.mark.parametrize(
     ("about", "code"), [({"told": False, "workers": 1}, "DD301"), ({"split": False}, "DD306")], ids=["epoch", "split"]
 )
@@ -479,6 +494,10 @@ HEALTHY = [
     (jobs.drawn_stream, {"persistent": False}),
     (jobs.drawn_stream, {"kind": jobs.ToldInVain}),
     (jobs.drawn_stream, {"kind": jobs.ToldInVain, "workers": 0, "persistent": False}),
+    *((jobs.told_inside, {"what": what, "persistent": False}) for what in ("order", "stream", "sampler", "augment")),
+    (jobs.told_inside, {"what": "order", "fixed": True}),
+    (jobs.told_inside, {"what": "stream", "fixed": True}),
+    (jobs.told_inside, {"what": "augment", "tells": False}),
     (jobs.brightened, {"shared": True}),
     (jobs.brightened, {"persistent": False}),
     (jobs.brightened, {"told": False}),

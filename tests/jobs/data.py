@@ -1170,6 +1170,102 @@ def drawn_stream(
     return handed
 
 
+class Order:
+    """No data itself, and no sampler of torch's. `fixed`: the same order whatever it is told."""
+
+    def __init__(self, *, fixed: bool = False) -> None:
+        self.epoch, self.fixed = 0, fixed
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def drawn(self) -> list[int]:
+        return random.Random(self.epoch).sample(range(96), 96)
+
+
+class FixedOrder(Order):
+    def drawn(self) -> list[int]:
+        return random.Random(3).sample(range(96), 96)
+
+
+class OrderedStream(IterableDataset[torch.Tensor]):
+    """An order of somebody's own lies in the data."""
+
+    def __init__(self, rank: int, world_size: int, order: Order) -> None:
+        self.rank, self.world_size, self.order = rank, world_size, order
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        share = self.order.drawn()[self.rank + worker * self.world_size :: self.world_size * workers]
+        return (torch.tensor([float(number)]) for number in share)
+
+
+class TellingStream(OrderedStream):
+    def set_epoch(self, epoch: int) -> None:
+        self.order.set_epoch(epoch)
+
+
+class SampledStream(IterableDataset[torch.Tensor]):
+    """A sampler of torch's lies in the data, of which each worker takes its part."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.sampler = DistributedSampler(range(96), world_size, rank)  # type: ignore[arg-type, var-annotated]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        return (torch.tensor([float(number)]) for number in list(self.sampler)[worker::workers])
+
+
+class Strength:
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        return value * (1 + float(self.epoch))
+
+
+class Strengthened(Dataset[torch.Tensor]):
+    """Map-style data that hold what changes with the epoch, and the sampler that the loader draws from."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.augment = Strength()
+        self.sampler = DistributedSampler(range(64), world_size, rank)  # type: ignore[arg-type, var-annotated]
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.augment(torch.tensor([float(index)]))
+
+
+def told_inside(
+    rank: int, world_size: int, *, what: str, fixed: bool = False, persistent: bool = True, tells: bool = True
+) -> Handed:
+    """What is told the epoch lies in the data: an `order`, told by itself or by its `stream`, torch's `sampler`, or what changes
+    the samples (`augment`)."""
+    order, trainer, handed = (FixedOrder if fixed else Order)(), Trainer(), []
+    kinds = {"order": OrderedStream, "stream": TellingStream}
+    data: Any = (
+        kinds[what](rank, world_size, order)
+        if what in kinds
+        else (SampledStream if what == "sampler" else Strengthened)(rank, world_size)
+    )
+    sampler = data.sampler if what == "augment" else None
+    loader = DataLoader(data, batch_size=3, sampler=sampler, num_workers=2, persistent_workers=persistent)
+    for epoch in range(3):
+        if what == "augment":
+            data.sampler.set_epoch(epoch)
+        if tells:
+            (data if what == "stream" else getattr(data, what)).set_epoch(epoch)
+        handed.append(trainer.epoch(loader))
+    return handed
+
+
 def counted_stream(rank: int, world_size: int, *, persistent: bool = True) -> Handed:
     data, trainer = CountedStream(rank, world_size), Trainer()
     loader, handed = DataLoader(data, batch_size=3, num_workers=2, persistent_workers=persistent), []

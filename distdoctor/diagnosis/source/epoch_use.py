@@ -9,7 +9,7 @@ def __iter__(self):                     # or __getitem__, and the methods that t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.sampler_calls import DRAWING
@@ -17,6 +17,8 @@ from distdoctor.diagnosis.source.source_file import Scope, last_word
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
 
+DEEPEST = 3  # objects within one another
+_TELLING = ("__init__", "set_epoch")
 _READING = ("__iter__", "__next__", "__getitem__", "__getitems__")
 
 
@@ -31,13 +33,23 @@ class EpochUse:
 
 
 def epoch_use(sources: Mapping[str, str], name: str) -> EpochUse | None:
-    """Of the class `name`, else of the only class of data that has a set_epoch; None where the source shows none."""
+    """Of the class `name`, else of the only class of data that has a set_epoch, or the only class; None where there is none."""
     program = program_of(sources)
     kind = _class_told(program, name)
-    if not kind:
-        return None
-    told, reading = _reached(program, kind, "set_epoch"), _reached(program, kind, *_READING)
+    return _use(program, kind, DEEPEST) if kind else None
+
+
+def _use(program: UserProgram, kind: str, steps: int) -> EpochUse:
+    told, reading = _reached(program, kind, "set_epoch"), _reached(program, kind, *_reading(program, kind))
     changed = {node.attr for scope in told for node in _own(scope, ast.Store)}
+    passed = {node.attr: node for scope in told for node in _own(scope, ast.Load) if _is_told(program, node)}
+    for attribute, node in passed.items():
+        inner = [one for one in sorted(program.classes_of(node)) if _method(program, one, "set_epoch") is not None]
+        uses = [_use(program, one, steps - 1) for one in inner if one != kind and steps]
+        if any(use.read for use in uses):
+            return max(uses, key=lambda use: (bool(use.read), use.always))
+        if not inner:  # somebody else's class
+            changed.add(attribute)
     changed -= {node.attr for scope in reading for node in _own(scope, ast.Store)}  # it counts by itself
     found = [
         EpochUse(scope.line(node), node.attr, always and not _asks_itself(program, node))
@@ -46,6 +58,19 @@ def epoch_use(sources: Mapping[str, str], name: str) -> EpochUse | None:
         if node.attr in changed
     ]
     return max(found, key=lambda use: use.always, default=EpochUse(SourceLine()))
+
+
+def _reading(program: UserProgram, kind: str) -> Sequence[str]:
+    """The methods by which samples are made: of what is no data, all of them."""
+    if any(_method(program, kind, name) is not None for name in _READING):
+        return _READING
+    return [scope.name for scope in program.scopes.values() if scope.of_class == kind and scope.name not in _TELLING]
+
+
+def _is_told(program: UserProgram, node: ast.AST) -> bool:
+    """Whether an attribute of the object is told the epoch in turn: `self.order.set_epoch(epoch)`, `self.order.epoch = epoch`."""
+    outer = program.parents[node]
+    return isinstance(outer, ast.Attribute) and (isinstance(outer.ctx, ast.Store) or outer.attr == "set_epoch")
 
 
 def shuffles_by_epoch(sources: Mapping[str, str], name: str) -> bool:
@@ -57,12 +82,15 @@ def shuffles_by_epoch(sources: Mapping[str, str], name: str) -> bool:
 
 
 def _class_told(program: UserProgram, name: str) -> str:
-    """The class itself where it has a set_epoch; else, of a wrapper, the only class of data that has one."""
+    """The class itself where it has a set_epoch; else the only one of what it holds, of all data, or of all classes."""
     if _method(program, name, "set_epoch") is not None:
         return name
+    own = (node for scope in program.scopes.values() if scope.of_class == name for node in _own(scope, ast.Load))
+    held = {one for node in own for one in program.classes_of(node) if _method(program, one, "set_epoch") is not None}
     having = {scope.of_class for scope in program.functions.get("set_epoch", ())}
     data = [kind for kind in having if _is_data(program, kind)]
-    return data[0] if len(data) == 1 else ""
+    only = [*held] or data or [*having]
+    return only[0] if len(only) == 1 else ""
 
 
 def _is_data(program: UserProgram, kind: str) -> bool:

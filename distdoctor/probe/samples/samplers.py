@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 from torch.utils.data import sampler as torch_samplers
 from torch.utils.data.distributed import DistributedSampler
 
+from distdoctor.probe.variables import attributes_of
 from distdoctor.recording.trace.layout import PassFlag
 
 # Under these names samplers hold the samplers that they wrap: torch, accelerate, Lightning (whose wrapper calls it a data set).
@@ -19,6 +20,7 @@ _ACCELERATE = "accelerate.data_loader"
 # Under these, iterable data sets hold those that they wrap: accelerate's shards, most people's own wrappers, data pipes.
 _WITHIN_STREAMS = ("dataset", "source_dataset", "source_datapipe", "_dataset")
 _DEPTH = 8
+_PARTS = 64  # of data
 _LAYERS = 64  # of Hugging Face's iterables: one for each map, filter, shuffle, ... that was called
 _STOCK_BATCHES = torch_samplers.BatchSampler
 _RANDOM = torch_samplers.RandomSampler  # torchdata puts its own in that place
@@ -47,6 +49,20 @@ def streams_of(dataset: Any) -> Iterator[Any]:
         scope = getattr(dataset, "__dict__", None)
         scope = scope if type(scope) is dict else {}
         dataset = next((scope[name] for name in _WITHIN_STREAMS if name in scope), None)
+
+
+def told_within(dataset: Any) -> Iterator[Any]:
+    """The data set and what is within it that can be told the epoch, whatever that is called: its workers hold copies of all."""
+    waiting, seen = [dataset], set[int]()
+    while waiting and len(seen) < _PARTS:
+        one = waiting.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        for value in attributes_of(one).values():
+            parts = value[:_PARTS] if type(value) in (list, tuple) else (value,)
+            waiting += [part for part in parts if issubclass(type(part), Dataset) or hasattr(type(part), "set_epoch")]
 
 
 def _is_sampler(thing: Any) -> bool:
@@ -105,7 +121,7 @@ def facts_of_stream(dataset: Any, sampler: Any) -> SamplerFacts:
     made of (datasets 5: `BufferShuffledExamplesIterable`); others say so in an attribute `shuffle`.
     """
     chain, flags = list(streams_of(dataset)), PassFlag(0)
-    if any(hasattr(type(one), "set_epoch") for one in chain):
+    if any(hasattr(type(one), "set_epoch") for one in told_within(dataset)):
         flags |= PassFlag.TELLABLE
     scopes = [one.__dict__ for one in chain if type(getattr(one, "__dict__", None)) is dict]
     kept = [scope["_shuffling"] is not None for scope in scopes if "_shuffling" in scope]

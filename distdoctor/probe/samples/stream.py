@@ -31,7 +31,7 @@ from distdoctor.probe.samples.dataset_content import Content, content_of
 from distdoctor.probe.samples.fingerprints import fingerprint
 from distdoctor.probe.samples.outdated_copies import bound, is_outdated
 from distdoctor.probe.samples.sample_pass import PassWriter
-from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, streams_of
+from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, told_within
 from distdoctor.probe.weak_identity import ByIdentity
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
@@ -114,7 +114,7 @@ class SamplesStream:
         known = Loader(loader, made_site)
         self.loaders.set(loader, known)
         iterable = known.flags & PassFlag.ITERABLE
-        for one in (*streams_of(loader.dataset), *(() if iterable else chain_of(loader._index_sampler))):
+        for one in (*told_within(loader.dataset), *(() if iterable else chain_of(loader._index_sampler))):
             self.watch_set_epoch(type(one))
         return known
 
@@ -159,7 +159,7 @@ class SamplesStream:
         sampler, dataset = iterator._index_sampler, iterator._dataset
         iterable = bool(loader.flags & PassFlag.ITERABLE)
         facts = facts_of_stream(dataset, sampler) if iterable else facts_of(sampler)
-        told = self._told(streams_of(dataset) if iterable else chain_of(sampler))
+        told = self._told(told_within(dataset) if iterable else chain_of(sampler))
         base, translate, translation = below_subsets(dataset)
         content = self._content(base, iterable)
         outer = self._content(dataset) if translate else content
@@ -300,10 +300,11 @@ class SamplesStream:
         return SamplerNotes()
 
     def _is_outdated(self, iterator: Any) -> bool:
-        began_ns = iterator.__dict__.get("_distdoctor_began_ns")
-        streams = [one for one in streams_of(iterator._dataset) if self.told.get(one) is not None]
-        changed = (self._told([one]).changed_ns for one in streams)
-        return began_ns is not None and is_outdated(streams, changed, began_ns)
+        began_ns, own = iterator.__dict__.get("_distdoctor_began_ns"), [*chain_of(iterator._index_sampler)]
+        parts = [one for one in told_within(iterator._dataset) if not any(one is mine for mine in own)]
+        told = [one for one in parts if self.told.get(one) is not None]
+        changed = (self._told([one]).changed_ns for one in told)
+        return began_ns is not None and is_outdated(told, changed, began_ns)
 
     def watch_set_epoch(self, kind: type) -> None:
         """Note calls of `set_epoch`, wherever among the bases of `kind` it is defined in Python."""

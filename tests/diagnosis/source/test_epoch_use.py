@@ -56,6 +56,41 @@ def test_of_a_wrapper_the_only_data_with_a_set_epoch_are_meant_and_without_a_sou
     assert epoch_use({"data.py": wrapped}, "Wrapped") is None
 
 
+HOLDING = """
+class Order:
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+    def drawn(self):
+        return Random({by}).sample(range(9), 9)
+class Other(Dataset):
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+class Stream(IterableDataset):
+    def __init__(self):
+        self.order = {order}
+    {tells}
+    def __iter__(self):
+        yield from self.order.drawn()
+"""
+TELLS = "def set_epoch(self, epoch): self.order.set_epoch(epoch)"
+
+
+@pytest.mark.parametrize("tells", ["", TELLS], ids=["told by itself", "told by its stream"])
+@pytest.mark.parametrize(("by", "line"), [("self.epoch", 6), ("3", 0)])
+def test_of_data_that_hold_what_is_told_the_epoch_that_is_meant(tells: str, by: str, line: int) -> None:
+    use = epoch_use({"data.py": HOLDING.format(by=by, order="Order()", tells=tells)}, "Stream")
+
+    assert use is not None
+    assert use.read.line == line
+
+
+def test_what_a_library_shuffles_by_the_epoch_is_read_where_the_data_read_it() -> None:
+    use = epoch_use({"data.py": HOLDING.format(by="3", order="DistributedSampler(range(9))", tells=TELLS)}, "Stream")
+
+    assert use is not None
+    assert (use.attribute, use.read.line, use.always) == ("order", 15, True)
+
+
 def test_a_stream_that_draws_in_a_method_of_its_own_shuffles_by_epoch() -> None:
     assert shuffles_by_epoch({"data.py": DATA.format(read="epoch", lines="pass")}, "Stream")
     assert not shuffles_by_epoch({"data.py": DATA.format(read="seed", lines="pass")}, "Stream")
