@@ -37,6 +37,7 @@ class DataSet:
     outer: str = ""  # digest together with the Subsets around it
     bag: str = ""  # digest of its lists in any order; "": none was read whole
     objects: str = ""  # bytes of Python objects in its largest container, and the attribute's name
+    held: str = ""  # classes of what lies in it and can be told the epoch, `Order>Augmentation`
 
     @classmethod
     def parse(cls, text: str) -> DataSet:
@@ -60,7 +61,7 @@ class DataSet:
 @lru_cache(maxsize=1 << 10)  # ranks have the same ones
 def _described(text: str) -> DataSet:
     words = text.split("\0")
-    return DataSet(words[0], int(words[1]), words[2], int(words[3]), *words[4:7]) if len(words) > 4 else DataSet(text)
+    return DataSet(words[0], int(words[1]), words[2], int(words[3]), *words[4:8]) if len(words) > 4 else DataSet(text)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -32,22 +32,31 @@ class EpochUse:
     always: bool = False
 
 
-def epoch_use(sources: Mapping[str, str], name: str) -> EpochUse | None:
-    """Of the class `name`, else of the only class of data that has a set_epoch, or the only class; None where there is none."""
+def epoch_use(sources: Mapping[str, str], name: str, within: Sequence[str] = ()) -> EpochUse | None:
+    """Of the class `name`, else of those `within` its object that have a set_epoch, else of the only class of data that has one;
+    None where the source shows none."""
     program = program_of(sources)
+    held = [one for one in within if _method(program, one, "set_epoch") is not None]
     kind = _class_told(program, name)
-    return _use(program, kind, DEEPEST) if kind else None
+    told = [kind] if kind == name or (kind and not held) else held
+    uses = [_use(program, one, held, DEEPEST) for one in told]
+    return max(uses, key=_telling, default=None)
 
 
-def _use(program: UserProgram, kind: str, steps: int) -> EpochUse:
+def _telling(use: EpochUse) -> tuple[bool, bool]:
+    return bool(use.read), use.always
+
+
+def _use(program: UserProgram, kind: str, held: Sequence[str], steps: int) -> EpochUse:
     told, reading = _reached(program, kind, "set_epoch"), _reached(program, kind, *_reading(program, kind))
     changed = {node.attr for scope in told for node in _own(scope, ast.Store)}
     passed = {node.attr: node for scope in told for node in _own(scope, ast.Load) if _is_told(program, node)}
     for attribute, node in passed.items():
-        inner = [one for one in sorted(program.classes_of(node)) if _method(program, one, "set_epoch") is not None]
-        uses = [_use(program, one, steps - 1) for one in inner if one != kind and steps]
+        made = [one for one in sorted(program.classes_of(node)) if _method(program, one, "set_epoch") is not None]
+        inner = made or held
+        uses = [_use(program, one, held, steps - 1) for one in inner if one != kind and steps]
         if any(use.read for use in uses):
-            return max(uses, key=lambda use: (bool(use.read), use.always))
+            return max(uses, key=_telling)
         if not inner:  # somebody else's class
             changed.add(attribute)
     changed -= {node.attr for scope in reading for node in _own(scope, ast.Store)}  # it counts by itself
@@ -64,7 +73,7 @@ def _reading(program: UserProgram, kind: str) -> Sequence[str]:
     """The methods by which samples are made: of what is no data, all of them."""
     if any(_method(program, kind, name) is not None for name in _READING):
         return _READING
-    return [scope.name for scope in program.scopes.values() if scope.of_class == kind and scope.name not in _TELLING]
+    return [name for name in program.functions if name not in _TELLING and _method(program, kind, name) is not None]
 
 
 def _is_told(program: UserProgram, node: ast.AST) -> bool:
@@ -82,15 +91,12 @@ def shuffles_by_epoch(sources: Mapping[str, str], name: str) -> bool:
 
 
 def _class_told(program: UserProgram, name: str) -> str:
-    """The class itself where it has a set_epoch; else the only one of what it holds, of all data, or of all classes."""
+    """The class itself where it has a set_epoch; else, of a wrapper, the only class of data that has one."""
     if _method(program, name, "set_epoch") is not None:
         return name
-    own = (node for scope in program.scopes.values() if scope.of_class == name for node in _own(scope, ast.Load))
-    held = {one for node in own for one in program.classes_of(node) if _method(program, one, "set_epoch") is not None}
     having = {scope.of_class for scope in program.functions.get("set_epoch", ())}
     data = [kind for kind in having if _is_data(program, kind)]
-    only = [*held] or data or [*having]
-    return only[0] if len(only) == 1 else ""
+    return data[0] if len(data) == 1 else ""
 
 
 def _is_data(program: UserProgram, kind: str) -> bool:

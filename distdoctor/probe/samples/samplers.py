@@ -65,6 +65,12 @@ def told_within(dataset: Any) -> Iterator[Any]:
             waiting += [part for part in parts if issubclass(type(part), Dataset) or hasattr(type(part), "set_epoch")]
 
 
+def held_in(dataset: Any) -> str:
+    """The classes of what lies in a data set and has a set_epoch."""
+    parts = (type(one) for one in told_within(dataset) if one is not dataset)
+    return ">".join(kind.__name__ for kind in parts if hasattr(kind, "set_epoch"))
+
+
 def _is_sampler(thing: Any) -> bool:
     return thing is not None and (isinstance(thing, torch_samplers.Sampler) or "Sampler" in type(thing).__name__)
 

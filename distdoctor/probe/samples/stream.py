@@ -31,7 +31,7 @@ from distdoctor.probe.samples.dataset_content import Content, content_of
 from distdoctor.probe.samples.fingerprints import fingerprint
 from distdoctor.probe.samples.outdated_copies import bound, is_outdated
 from distdoctor.probe.samples.sample_pass import PassWriter
-from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, told_within
+from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, held_in, told_within
 from distdoctor.probe.weak_identity import ByIdentity
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
@@ -166,7 +166,7 @@ class SamplesStream:
         flags = self._flags_now(iterator, loader, loader.flags | facts.flags | translation)
         texts = self.trace.texts
         loop_site = texts.id(sites.user_site())
-        described = texts.id(f"{content.text}\0{outer.digest}\0{content.bag}\0{content.objects}")
+        described = texts.id(f"{content.text}\0{outer.digest}\0{content.bag}\0{content.objects}\0{held_in(dataset)}")
         chain = texts.id(facts.chain)
         number = self._number(loader, (loader.made_site, loop_site, described, chain))
         self._counts[number] = count = self._counts.get(number, 0) + 1

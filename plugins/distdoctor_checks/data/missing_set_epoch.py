@@ -132,7 +132,7 @@ def _keeping(one: LoaderPass, ranks: tuple[int, ...], sources: Sources) -> tuple
 
 def _copies_finding(found: OutdatedCopies, sources: Sources) -> Iterator[Finding]:
     one, ranks = found.first, found.ranks
-    use = epoch_use(sources.texts, one.data.name)
+    use = epoch_use(sources.texts, one.data.name, one.data.held.split(">"))
     if use is None or not use.read:
         return
     keeping = _keeping(one, ranks, sources)
@@ -206,14 +206,14 @@ def _finding(repeated: Repetition, confidence: Confidence, sources: Sources, tel
 
 def _confidence(repeated: Repetition, sources: Sources) -> Confidence | None:
     """None: the data have been told the epoch, and do not shuffle by it."""
-    texts, name, shuffles = sources.texts, repeated.later.data.name, repeated.later.shuffles
+    data, texts, shuffles = repeated.later.data, sources.texts, repeated.later.shuffles
     if repeated.outdated:
-        use = None if shuffles else epoch_use(texts, name)
+        use = None if shuffles else epoch_use(texts, data.name, data.held.split(">"))
         if use is None:
             return CERTAIN if shuffles else LIKELY
         return (CERTAIN if use.always else POSSIBLE) if use.read else None
     if repeated.told_in_vain and shuffles is None:
-        return POSSIBLE if shuffles_by_epoch(texts, name) else None
+        return POSSIBLE if shuffles_by_epoch(texts, data.name) else None
     return LIKELY if repeated.iterable or not repeated.sharded else CERTAIN
 
 

@@ -78,14 +78,18 @@ TELLS = "def set_epoch(self, epoch): self.order.set_epoch(epoch)"
 @pytest.mark.parametrize("tells", ["", TELLS], ids=["told by itself", "told by its stream"])
 @pytest.mark.parametrize(("by", "line"), [("self.epoch", 6), ("3", 0)])
 def test_of_data_that_hold_what_is_told_the_epoch_that_is_meant(tells: str, by: str, line: int) -> None:
-    use = epoch_use({"data.py": HOLDING.format(by=by, order="Order()", tells=tells)}, "Stream")
+    use = epoch_use({"data.py": HOLDING.format(by=by, order="Order()", tells=tells)}, "Stream", ["Order"])
 
     assert use is not None
     assert use.read.line == line
 
 
 def test_what_a_library_shuffles_by_the_epoch_is_read_where_the_data_read_it() -> None:
-    use = epoch_use({"data.py": HOLDING.format(by="3", order="DistributedSampler(range(9))", tells=TELLS)}, "Stream")
+    use = epoch_use(
+        {"data.py": HOLDING.format(by="3", order="DistributedSampler(range(9))", tells=TELLS)},
+        "Stream",
+        ["DistributedSampler"],
+    )
 
     assert use is not None
     assert (use.attribute, use.read.line, use.always) == ("order", 15, True)
