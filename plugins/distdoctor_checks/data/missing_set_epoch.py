@@ -9,13 +9,14 @@ How we know      A training pass starts with the same indices in the same order 
                  three in a row start alike: a learning-rate finder starts over on purpose. Iterable datasets that have a
                  set_epoch are compared by the first samples of their batches, and only if an attribute declares that they
                  shuffle (`shuffle`, or how Hugging Face builds them), or a `seed` whose epoch was never set: likely. With
-                 persistent workers, set_epoch reaches only the rank's own object, not the copies that the workers hold. This is
-                 certain if it changed an attribute after the workers had begun and the order was the same again; not if the
-                 source shows that the order does not depend on that attribute, and a note, possible, if that hangs on an option
-                 of the data, or is all that is known. Where samples change with the epoch and their order need not (an
-                 augmentation, a curriculum of map-style data) the source has to show that: likely. A batch sampler with its own
-                 set_epoch that repeats its order and looks shuffled: likely. So is a loader that was read once, before any
-                 step, into a list that the source goes through in every epoch, when the ranks made two rounds or more.
+                 persistent workers, set_epoch reaches only the rank's own object, not the copies that the workers hold, of the
+                 data or of what lies in them and is told by itself. This is certain if it changed an attribute after the
+                 workers had begun and the order was the same again; not if the source shows that the order does not depend on
+                 that attribute, and a note, possible, if that hangs on an option of the data, or is all that is known. Where
+                 samples change with the epoch and their order need not (an augmentation, a curriculum of map-style data) the
+                 source has to show that: likely. A batch sampler with its own set_epoch that repeats its order and looks
+                 shuffled: likely. So is a loader that was read once, before any step, into a list that the source goes through
+                 in every epoch, when the ranks made two rounds or more.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop, before iterating the loader, and iterate the
                  loader itself, not a list of its batches.
 When it is fine  shuffle=False, a single epoch, a sampler that reseeds itself, an epoch that lies in shared memory: nothing is
