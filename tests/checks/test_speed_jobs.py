@@ -28,6 +28,7 @@ def found(recording: Recording) -> list[Finding]:
 ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] = [
     (jobs.slow_data, {}, "DD504", (1,), "# the loop"),
     (jobs.slow_data_everywhere, {}, "DD504", (0, 1), "# the loop"),
+    (jobs.kept_by_workers, {}, "DD504", (0, 1), "# its workers"),
     (jobs.slow_forward, {}, "DD123", (1,), "# every micro-step"),
     (jobs.slow_backward, {}, "DD123", (1,), "# every micro-step"),
     (jobs.delayed, {"each": 0.03, "delay": 2}, "DD123", (1,), "# in the background"),
@@ -62,6 +63,7 @@ def test_lost_time_is_found_with_its_rank_and_line(
 HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.ordinary, {}),
     (jobs.read_ahead, {}),
+    (jobs.kept_by_workers, {"lives_on": True}),
     (jobs.synchronised_every_micro_step, {"no_sync": True}),
     (jobs.two_optimizers, {"in_turns": True}),
     (jobs.averaged_at_once, {}),

@@ -149,6 +149,31 @@ def read_ahead(rank: int) -> None:
     training(rank, data=0.012, workers=1, forward=0.02, backward=0.02, steps=22)
 
 
+class Opened(Slow):
+    """Samples of a file that each worker opens, slowly, with the first one."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0, 96)
+        self.opened = False
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if not self.opened:
+            time.sleep(0.6)
+            self.opened = True
+        return super().__getitem__(index)
+
+
+def kept_by_workers(rank: int, *, lives_on: bool = False, passes: int = 6) -> None:
+    model = DistributedDataParallel(nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(Opened(), 16, num_workers=1, persistent_workers=lives_on)  # its workers
+    for _ in range(passes):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+
+
 def slow_forward(rank: int, **about: Any) -> None:
     training(rank, odd={"forward": 0.035}, **about)
 

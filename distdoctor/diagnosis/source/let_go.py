@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.source.rank_guard import guards_at
 from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, last_word, source_file
-from distdoctor.diagnosis.source.user_program import program_of
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
 _EMPTYING = frozenset({"clear", "pop", "popleft", "popitem", "remove"})
@@ -16,19 +16,29 @@ _LOOPS = ast.For | ast.AsyncFor | ast.While
 
 def is_let_go(sources: Mapping[str, str], site: SourceLine, label: str) -> bool:
     """Whether a loop of the function of `site`, or a loop that calls it, begins what `label` names anew, empties it, or asks for
-    its length otherwise than to take a mean or to show it. Of an attribute, anywhere in the file but where the object is made."""
+    its length otherwise than to take a mean or to show it. Of an attribute, anywhere in the file but where the object is made,
+    or in what is called from nowhere else."""
     file = source_file(sources, site.path)
     if file is None:
         return False
     name, attribute = label.rpartition(".")[2], "." in label
     function = file.function_at(site.line) if site.line else file.tree
     if attribute:
-        scopes: list[ast.AST] = [one for one in file.nodes(*_FUNCTIONS) if getattr(one, "name", "") != "__init__"]
+        scopes: list[ast.AST] = [one for one in file.nodes(*_FUNCTIONS) if not _makes(program_of(sources), one)]
     else:
         scopes = [loop for loop in ast.walk(function) if isinstance(loop, _LOOPS)]
         if isinstance(function, FunctionNode) and _is_called_in_a_loop(file, function.name):
             scopes.append(function)
     return any(_lets_go(node, name, attribute) for scope in scopes for node in _deciding(scope))
+
+
+def _makes(program: UserProgram, function: ast.AST) -> bool:
+    """Whether it is `__init__`, or a method that only `__init__` calls: `reset`, which nobody calls again."""
+    scope = program.scopes.get(function)
+    callers = program.callers.get(scope, ()) if scope is not None else ()
+    return getattr(function, "name", "") == "__init__" or (
+        bool(callers) and all(program.scope_of(one).name == "__init__" for one in callers)
+    )
 
 
 def emptied_by_others(

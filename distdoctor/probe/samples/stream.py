@@ -216,6 +216,8 @@ class SamplesStream:
             flags |= PassFlag.EVAL_MODE
         if loader.workers and self._is_outdated(iterator):
             flags |= PassFlag.OUTDATED
+        if getattr(iterator, "_persistent_workers", False):
+            flags |= PassFlag.PERSISTENT
         return flags
 
     def _new_set(self, content: Content) -> Callable[[int], BitmapWriter | None] | None:

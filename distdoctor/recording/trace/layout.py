@@ -622,6 +622,7 @@ class PassFlag(IntFlag):
     EVENED = 65536  # accelerate's batch shards, filled up from the beginning until all ranks have equally many batches
     EVAL_MODE = 131072  # the model was in eval mode when the pass began
     OUTDATED = 262144  # set_epoch changed the data after the workers had begun, which hold copies of their own
+    PERSISTENT = 524288  # the workers live on for the next pass
 
 
 DTYPES: tuple[str, ...] = (

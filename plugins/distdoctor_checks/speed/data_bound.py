@@ -5,7 +5,8 @@ What it means    A large part of every step is spent inside `next` of the DataLo
                  happens on one rank only, all others wait for that rank in their next collective.
 Why it hurts     The hardware is paid for and idle. More or faster devices change nothing.
 How we know      The time inside `next` of training loaders, per step, by the rank's own clock: its median is at least 15 % of
-                 the step and at least three deviations above zero. Evaluation does not count.
+                 the step and at least three deviations above zero. Evaluation does not count. Or a note: workers that are new
+                 processes in every pass, after which the first batches take 30 % of the pass and more.
 What to do       Give the loader workers that prefetch, keep them between epochs, and do the expensive part once in advance. If
                  it is one rank: check its disk, its share of the files, its neighbors on the CPU.
 When it is fine  Short jobs, and waits below 3 ms a step or half a second in total, are not reported. The first steps do not
@@ -18,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.speed.restarted_workers import restarted_workers
 from distdoctor.diagnosis.speed.timing import MILLISECOND, RankTimes, Timing
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -31,6 +33,7 @@ MORE = 3.0  # times what the others wait: then it is these ranks, not the loader
 def examine(timing: Timing) -> Iterator[Finding]:
     bound = {rank: times for rank, times in timing.ranks.items() if timing.is_data_bound(rank)}
     if not bound:
+        yield from _restarted(timing)
         return
     others = [times.data.value for rank, times in timing.ranks.items() if rank not in bound]
     odd = bool(others) and min(times.data.value for times in bound.values()) >= MORE * max(others)
@@ -62,6 +65,41 @@ def examine(timing: Timing) -> Iterator[Finding]:
         prescriptions=(
             Prescription(
                 "load-ahead", change=_change(worst), effect=f"up to {milliseconds:.1f} ms a step ({share:.0%})"
+            ),
+        ),
+    )
+
+
+def _restarted(timing: Timing) -> Iterator[Finding]:
+    found = {rank: one for rank, times in timing.ranks.items() if (one := restarted_workers(times.log)) is not None}
+    if not found:
+        return
+    worst = max(found.values(), key=lambda one: one.waited_ns)
+    seconds = worst.waited_ns / 1e9
+    yield Finding(
+        title=f"each pass over the loader begins with {seconds:.1f} s of waiting, {worst.share:.0%} of the pass: its workers are "
+        "started anew",
+        ranks=tuple(sorted(found)),
+        confidence=LIKELY,
+        severity=NOTE,
+        place=worst.made_at,
+        places=(
+            Place(worst.made_at, tuple(sorted(found)), f"the loader is created, {worst.workers} workers"),
+            Place(worst.loop, tuple(sorted(found)), "waits for the first batches"),
+        ),
+        evidence={
+            "waited_ms": round(worst.waited_ns / MILLISECOND, 1),
+            "pass_ms": round(worst.pass_ns / MILLISECOND, 1),
+            "passes": worst.passes,
+            "workers": worst.workers,
+        },
+        why=f"in {worst.passes} passes after the first one the workers were new processes: what they had opened, read or kept "
+        "before was gone",
+        prescriptions=(
+            Prescription(
+                "load-ahead",
+                change="DataLoader(..., persistent_workers=True)",
+                effect=f"up to {seconds:.1f} s a pass ({worst.share:.0%})",
             ),
         ),
     )

@@ -80,3 +80,23 @@ def test_a_length_that_is_divided_by_or_shown_bounds_nothing(told: str) -> None:
     source = f"def f():\n    for x in y:\n        seen.append(x)\n        {told}\n"
 
     assert not is_let_go({"/a.py": source}, SourceLine("/a.py", 3, "f"), "seen")
+
+
+RESET = """
+class Metric:
+    def __init__(self):
+        self.reset()
+    def reset(self):
+        self.seen = []
+    def update(self, one):
+        self.seen.append(one)
+def train(metric, loader):
+    for one in loader:
+        metric.update(one)
+"""
+
+
+def test_what_only_the_making_of_an_object_empties_is_not_let_go() -> None:
+    line = SourceLine("/a.py", 11, "train")
+    assert not is_let_go({"/a.py": RESET}, line, "metric.seen")
+    assert is_let_go({"/a.py": RESET + "    metric.reset()\n"}, line, "metric.seen")
