@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,7 +21,7 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.per_rank import PerRank
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Evaluated, OutOfMemory
-from distdoctor.recording.trace.layout import HOOKS, HolderFlag, Phase
+from distdoctor.recording.trace.layout import GRAPH_NODES, HOOKS, HolderFlag, Phase
 
 Numbers = NDArray[np.float64]
 MIB = 1 << 20
@@ -99,15 +99,16 @@ class Holder:
         A graph that is made anew in each step has nothing old in it, however large it gets. One that still has what a backward
         pass needs, and is let go later, was waiting for it: the moves of an episode, a window of several steps.
         """
+        looks = list(takewhile(lambda look: look.nodes < GRAPH_NODES, self.looks))  # larger ones are counted in part
         best: list[HeldBytes] = []
         run: list[HeldBytes] = []
-        for look in self.looks:
+        for look in looks:
             if look.old_nodes and (not run or look.old_nodes > run[-1].old_nodes):
                 run.append(look)
             else:
                 run = [look] if look.old_nodes else []
             best = run if len(run) > len(best) else best
-        let_go = len(best) > 0 and best[-1] is not self.looks[-1] and best[-1].saved > best[0].saved
+        let_go = len(best) > 0 and best[-1] is not looks[-1] and best[-1].saved > best[0].saved
         return tuple(best) if len(best) >= 3 and not let_go else ()
 
     @property

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.memory.storages import Storages
+from distdoctor.recording.trace.layout import GRAPH_NODES
 
 _UNNUMBERED = (1 << 63) - 1  # AccumulateGrad and its like carry the largest numbers there are
-MOST_NODES = 4000
 _saved_names: dict[str, tuple[str, ...]] = {}
 
 
@@ -49,7 +49,7 @@ def look(
         found.old += number < before
         if number < _UNNUMBERED:
             found.saved += saved_bytes(node, storages)
-        if found.nodes >= MOST_NODES or (found.nodes % 64 == 0 and thread_time() > deadline):
+        if found.nodes >= GRAPH_NODES or (found.nodes % 64 == 0 and thread_time() > deadline):
             found.capped = True
             break
     return found
@@ -59,7 +59,7 @@ def reaches(roots: Iterable[Any], first: int, last: int) -> bool:
     """Whether the graph behind these operations holds one with a number from `first` on and below `last`; true as well where it
     is too large to be walked."""
     return any(
-        first <= number < last or visited >= MOST_NODES for visited, (_, number) in enumerate(_walk(roots), start=1)
+        first <= number < last or visited >= GRAPH_NODES for visited, (_, number) in enumerate(_walk(roots), start=1)
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distdoctor.probe.memory.graphs import MOST_NODES
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import FullPrecision
+from distdoctor.recording.trace.layout import GRAPH_NODES
 
 PRODUCTS = ("AddmmBackward0", "MmBackward0", "BmmBackward0", "BaddbmmBackward0", "ConvolutionBackward0")
 """What autograd calls those that 16-bit units speed up, in torch 2.5-2.15."""
@@ -31,7 +31,7 @@ def note_full_precision(trace: TraceWriter, roots: Iterable[Tensor], site: int) 
 def _operands(roots: Iterable[Any]) -> Iterable[Tensor]:
     stack = [node for node in roots if node is not None]
     seen, kept = {id(node) for node in stack}, list(stack)  # kept: a wrapper that dies gives its number to another
-    while stack and len(kept) < MOST_NODES:
+    while stack and len(kept) < GRAPH_NODES:
         node = stack.pop()
         if type(node).__name__ in PRODUCTS:
             packed = (getattr(getattr(node, name, None), "data", None) for name in _OPERANDS)

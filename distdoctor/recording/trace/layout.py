@@ -481,6 +481,10 @@ class Phase(IntEnum):
 HOOKS = "hooks"  # the kind of a holder whose hooks are counted: `layer._forward_hooks`
 
 
+GRAPH_NODES = 4000
+"""Operations of the graph behind a holder that are counted at most."""
+
+
 class HolderFlag(IntFlag):
     BOUNDED = 1  # a deque with maxlen
     GRAPH = 4  # some tensor in it has a graph behind it

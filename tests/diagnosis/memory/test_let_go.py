@@ -43,6 +43,15 @@ def test_a_graph_that_waits_for_its_backward_pass_is_no_leak() -> None:
     assert told(graph(ended, saved=64), EPISODES) == []
 
 
+def test_a_graph_that_has_become_larger_than_what_is_counted_was_not_let_go() -> None:
+    counted = graph([411, 822, 1233, 1644], saved=64)
+    counted |= {
+        step: {"nodes": 4000, "old_nodes": old, "saved": 9000, "bytes": 4} for step, old in ((18, 2328), (24, 684))
+    }
+
+    assert told(counted, KEPT) == [CERTAIN]
+
+
 def test_a_graph_that_went_through_backward_is_kept_for_nothing_even_if_it_is_let_go() -> None:
     assert told(graph([9, 18, 27, 36, 54, 72], saved=0), EPISODES) == [CERTAIN]
     assert told(graph([9, 18, 27, 36, 0, 18], saved=0), EPISODES) == [CERTAIN]
