@@ -116,9 +116,17 @@ def _place(worker: ProcessStacks) -> SourceLine:
 def _title(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall) -> str:
     how_long = standstill.how_long(standing)
     if worker is None:
-        return f"{'has waited' if how_long else 'waits'} for a batch{how_long}, which it makes itself (num_workers=0)"
+        return f"{'has waited' if how_long else 'waits'} for a batch{how_long}, {_who_makes(standing)}"
     state = f"{'has been' if how_long else 'is'} {'stopped' if worker.is_stopped else 'stuck'}{how_long}"
     return f"waits for its DataLoader: worker {max(worker.worker, 0)} (pid {worker.pid}) {state}"
+
+
+def _who_makes(standing: RankActivity) -> str:
+    main = standing.process.main if standing.process is not None else None
+    asks = main is not None and main.inside("torch/utils/data/dataloader.py", "_try_get_data") is not None
+    if standing.seen.workers:
+        return f"and none of its {len(standing.seen.workers)} worker processes is making one"
+    return "and no worker of its loader is to be seen" if asks else "which it makes itself (num_workers=0)"
 
 
 def _places(
