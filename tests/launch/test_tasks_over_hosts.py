@@ -83,6 +83,14 @@ def test_a_rank_whose_own_launcher_is_here_did_not_run_elsewhere() -> None:
     assert job.started == (0, 1)
 
 
+def test_of_a_job_that_was_over_at_once_the_number_of_the_task_is_that_of_its_rank() -> None:
+    key = key_of(os.getpid())
+    job = job_from([HostFile(key, launcher="python", hosts=2, running=False, task=1, starts={0: Attempt(0, 0)})])
+
+    assert job is not None
+    assert job.started == (1,)
+
+
 def test_where_all_launchers_are_here_nobody_knows_who_started_an_absent_rank() -> None:
     job = job_from([launcher(task) for task in range(4)])
 

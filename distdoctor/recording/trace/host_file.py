@@ -245,7 +245,8 @@ def _started(hosts: Sequence[HostFile], start: Attempt) -> tuple[int, ...]:
     wanted = max(host.hosts for host in hosts)
     if len(hosts) >= wanted:
         return ()
-    tasks = {host.task for host in hosts if host.task >= 0} if wanted == start.world_size else set()
+    world = start.world_size or wanted  # 0: the job was over before its launcher had looked at a trace
+    tasks = {host.task for host in hosts if host.task >= 0} if wanted == world else set()
     return tuple(sorted({*start.ranks, *tasks}))
 
 
