@@ -258,12 +258,8 @@ def _passed_over(making: Mapping[int, Making]) -> MadeAlone | None:
     alone = made_alone(making.values())
     if alone is None:
         return None
-    rest = (
-        [call.members for call in one.calls if not call.is_local]
-        for rank, one in making.items()
-        if rank not in alone.ranks
-    )
-    return alone if any(len(made) >= alone.number for made in rest) else None
+    rest = (one for rank, one in making.items() if rank not in alone.ranks)
+    return alone if any(sum(not call.is_local for call in one.calls) >= alone.number for one in rest) else None
 
 
 def _missing_at(call: NewGroup, making: Mapping[int, Making]) -> tuple[int, ...]:

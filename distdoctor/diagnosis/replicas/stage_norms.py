@@ -37,7 +37,7 @@ def stage_norms(gradients: Gradients) -> StageNorms | None:
                 seen[clipped.site, clipped.step] += 1
                 found[clipped.site, clipped.step, seen[clipped.site, clipped.step]][rank] = clipped
     whole = {key: one for key, one in found.items() if len(stages) > 1 and len(one) == len(stages)}
-    for line in {site for site, _, _ in whole}:
+    for line in dict.fromkeys(site for site, _, _ in whole):
         steps = sorted((step, number) for site, step, number in whole if site == line)
         apart = [key for key in steps if _differ([one.norm for one in whole[line, *key].values()])]
         if len(apart) >= SEEN and len(apart) == len(steps):

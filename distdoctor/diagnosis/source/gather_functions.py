@@ -29,9 +29,12 @@ def own_part_functions(sources: Mapping[str, str]) -> Iterator[OwnPart]:
     program = program_of(sources)
     for forward in program.functions.get("forward", ()):
         bases = map(last_word, program.classes.get(forward.of_class, ()))
-        backward = next((one for one in program.methods({forward.of_class}, "backward")), None)
-        if "Function" not in bases or backward is None:
+        backwards = program.methods(
+            {forward.of_class}, "backward"
+        )  # with those of classes derived from it, which share its forward
+        if "Function" not in bases or len(backwards) != 1:
             continue
+        (backward,) = backwards
         gathers = next((one for one in _calls(program, forward) if last_word(one.func).startswith("all_gather")), None)
         returned = next((one for one in program.returned(backward) if _takes_own_part(program, backward, one)), None)
         if gathers is not None and returned is not None and not _combines(program, backward):

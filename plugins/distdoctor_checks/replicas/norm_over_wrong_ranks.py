@@ -283,8 +283,8 @@ def _stages_finding(stages: StageNorms) -> Finding:
         place=stages.site,
         places=(Place(stages.site, tuple(stages.norms), "clips by the norm of what this stage holds"),),
         evidence={"step": stages.step, "norms": dict(stages.norms), "steps": stages.steps},
-        why=f"the norm is {norms}, and so in each of {stages.steps} steps: each stage scales its part of the gradient by "
-        "another factor, and the limit holds for no norm of the whole model",
+        why=f"the norm is {norms}, and they differ in each of {stages.steps} steps: where the limit is below them, each stage "
+        "scales its part of the gradient by another factor, and nothing limits the norm of the whole model",
         prescriptions=(
             Prescription(
                 "norm-over-every-shard",
