@@ -117,6 +117,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.gathered_by_a_function, {"how": "summed"}),
     (jobs.gathered_by_a_function, {"how": "scaled", "one_loss": True}),
     (jobs.clipped_stages, {"together": True}),
+    (jobs.clipped_stages, {"limit": 1e6}),
     (jobs.restored_by_the_first, {"by_all": True}),
     (jobs.distilled, {"by_world": True}),
     (jobs.contrastive, {"how": "gradient"}),

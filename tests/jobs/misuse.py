@@ -438,7 +438,7 @@ def gathered_by_a_function(rank: int, world_size: int, *, how: str = "own", one_
     return digest_of_training(model)
 
 
-def clipped_stages(rank: int, world_size: int, *, together: bool = False) -> str:
+def clipped_stages(rank: int, world_size: int, *, together: bool = False, limit: float = 0.01) -> str:
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
     stage = nn.Linear(16, 16)
@@ -450,9 +450,9 @@ def clipped_stages(rank: int, world_size: int, *, together: bool = False) -> str
         if together:
             squares = torch.nn.utils.get_total_norm([p.grad for p in stage.parameters() if p.grad is not None]) ** 2
             dist.all_reduce(squares)
-            torch.nn.utils.clip_grads_with_norm_(stage.parameters(), 0.01, squares**0.5)
+            torch.nn.utils.clip_grads_with_norm_(stage.parameters(), limit, squares**0.5)
         else:
-            torch.nn.utils.clip_grad_norm_(stage.parameters(), 0.01)  # of this stage alone
+            torch.nn.utils.clip_grad_norm_(stage.parameters(), limit)  # of this stage alone
         optimizer.step()
     return digest_of_training(stage)
 

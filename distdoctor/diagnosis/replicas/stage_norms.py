@@ -27,7 +27,7 @@ class StageNorms:
 
 
 def stage_norms(gradients: Gradients) -> StageNorms | None:
-    """None where no schedule of a pipeline starts the backward passes, or a line clips by one norm on all stages."""
+    """None where no schedule of a pipeline starts the backward passes, stages clip by one norm, or no limit is exceeded."""
     stages = [rank for rank, own in gradients.ranks.items() if _is_stage({u.roots for u in own.updates if u.step})]
     found: dict[tuple[SourceLine, int, int], dict[int, ClipNorm]] = defaultdict(dict)
     for rank in stages:
@@ -40,10 +40,11 @@ def stage_norms(gradients: Gradients) -> StageNorms | None:
     for line in dict.fromkeys(site for site, _, _ in whole):
         steps = sorted((step, number) for site, step, number in whole if site == line)
         apart = [key for key in steps if _differ([one.norm for one in whole[line, *key].values()])]
-        if len(apart) >= SEEN and len(apart) == len(steps):
-            first = whole[line, *apart[0]]
+        scaled = [key for key in apart if any(one.norm > one.limit for one in whole[line, *key].values())]
+        if len(scaled) >= SEEN and len(apart) == len(steps):
+            first = whole[line, *scaled[0]]
             norms = {rank: one.norm for rank, one in first.items()}
-            return StageNorms(line, apart[0][0], norms, len(apart), min(one.at_ns for one in first.values()))
+            return StageNorms(line, scaled[0][0], norms, len(scaled), min(one.at_ns for one in first.values()))
     return None
 
 

@@ -72,7 +72,7 @@ class Scalers:
         self._clipped = False
         return int(flags)
 
-    def _note_norm(self, norm: Tensor, unaveraged: bool) -> None:
+    def _note_norm(self, norm: Tensor, unaveraged: bool, limit: float) -> None:
         """Whose norm it is: of a DTensor that of all ranks, else what this rank has computed; read when a device has it."""
         trace, step = self.context.trace, self.context.step + 1
         noted = self._of_step[1] if self._of_step[0] == step else 0
@@ -83,7 +83,7 @@ class Scalers:
         reading = norms_of([norm])
 
         def write() -> None:
-            trace.note(ClipNorm(whole, step, float(reading.values()[0]), unaveraged), site=site)
+            trace.note(ClipNorm(whole, step, float(reading.values()[0]), unaveraged, limit), site=site)
 
         self.context.later(write, reading)
 
@@ -201,7 +201,7 @@ class Scalers:
             norm = result if given is None else _argument(args, kwargs, given, "total_norm")
             parameters, limit = _argument(args, kwargs, 0, "parameters"), _argument(args, kwargs, 1, "max_norm")
             if word == "norm" and isinstance(norm, Tensor) and not _changes_nothing(parameters, limit):
-                self._note_norm(norm, bool(waits))
+                self._note_norm(norm, bool(waits), float(limit) if isinstance(limit, int | float) else 0.0)
 
         def make(original: Any) -> Any:
             def clip(*args: Any, **kwargs: Any) -> Any:

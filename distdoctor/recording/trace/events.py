@@ -330,6 +330,7 @@ class ClipNorm(TraceEvent):
     step: int = 0
     norm: float = 0.0
     unaveraged: bool = False  # of what a DistributedDataParallel has accumulated under no_sync
+    limit: float = 0.0  # `max_norm`: above it gradients are scaled; 0: not known
 
 
 @kind(32)

@@ -11,7 +11,7 @@ How we know      Before the step these parameters are bit-identical; at the opti
                  on another rank, in two steps or more. Or DistributedDataParallel makes all gradients equal, or placements
                  keep each shard on several ranks (HSDP), and in three steps or more a function sums over these ranks what it
                  has made of their squares, and scales gradients: each is counted several times. Or a schedule of torch's
-                 pipelining runs the backward passes, and in each step the stages clip by norms that differ.
+                 pipelining runs the backward passes, and stages clip by norms that differ and are above the limit in three steps.
 What to do       Sum the squares of sharded gradients over the group that shards them, count replicated ones once, take the
                  root, and clip by that norm on every rank. With DTensor parameters, clip_grad_norm_ does this.
 When it is fine  Never for parameters that ranks share, or of which they hold shards: the factor must be the same on all of them.
@@ -283,7 +283,7 @@ def _stages_finding(stages: StageNorms) -> Finding:
         place=stages.site,
         places=(Place(stages.site, tuple(stages.norms), "clips by the norm of what this stage holds"),),
         evidence={"step": stages.step, "norms": dict(stages.norms), "steps": stages.steps},
-        why=f"the norm is {norms}, and they differ in each of {stages.steps} steps: where the limit is below them, each stage "
+        why=f"the norm is {norms}, and they differ in each of {stages.steps} steps in which one is above the limit: each stage "
         "scales its part of the gradient by another factor, and nothing limits the norm of the whole model",
         prescriptions=(
             Prescription(
