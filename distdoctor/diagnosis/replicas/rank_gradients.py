@@ -16,7 +16,7 @@ from distdoctor.recording.trace.events import Kind
 from distdoctor.recording.trace.layout import DTYPES, UPDATE, TensorFlag, UpdateFlag, ranks_of
 
 NO_END = 1 << 32
-_OF_ONE_RANK = ("at_ns", "loss")
+_OF_ONE_RANK = ("at_ns", "loss", "inputs")
 _SHARED = [name for name, _ in UPDATE.fields if name not in _OF_ONE_RANK]
 _AT = {name: at for at, name in enumerate(_SHARED)}
 _FLAGS, _DIGESTED, _STATE = _AT["flags"], int(UpdateFlag.DIGESTED), int(UpdateFlag.STATE)
@@ -55,6 +55,7 @@ class Update:
     agree: tuple[int, ...]
     at_ns: int  # wall clock
     loss: float
+    inputs: int
     row: tuple[Any, ...] = field(repr=False)  # the rest, which replicas share
     log: RankTrace = field(repr=False, compare=False)
 
@@ -172,11 +173,11 @@ class RankGradients:
         rows, log = self.log.rows("updates"), self.log
         shared = zip(*(rows[name].tolist() for name in _SHARED), strict=True)
         own = zip(*(rows[name].tolist() for name in _OF_ONE_RANK), strict=True)
-        for row, (at_ns, loss) in zip(shared, own, strict=True):
+        for row, (at_ns, loss, inputs) in zip(shared, own, strict=True):
             step, agree = row[_AT["step"]], ranks_of(log.text(row[_AT["agree"]]))
             if step <= self.until:
                 wall_ns = at_ns + log.monotonic_to_wall_ns
-                yield Update(self.rank, step, row[_AT["optimizer"]], agree, wall_ns, loss, alike.row(row), log)
+                yield Update(self.rank, step, row[_AT["optimizer"]], agree, wall_ns, loss, inputs, alike.row(row), log)
 
     @property
     def _rows(self) -> Any:

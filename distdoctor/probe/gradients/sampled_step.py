@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from distdoctor.probe.gradients.inputs import Given
 from distdoctor.probe.gradients.inventory import Inventory
 from distdoctor.probe.tensors.digests import Reading, finished_all
 from distdoctor.recording.trace.layout import UpdateFlag, extend
@@ -44,6 +45,7 @@ class SampledStep:
     owners: Sequence[int] = ()
     state_before: Reading | None = None
     owners_before: Sequence[int] = ()
+    inputs: Given | None = None
 
     def rows(self) -> list[TensorRow]:
         """One for each tensor; asked once everything is ready."""

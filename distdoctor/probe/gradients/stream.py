@@ -32,6 +32,7 @@ from distdoctor.probe.gradients.buffers import Buffers
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.copies import Copies, CopyReading
 from distdoctor.probe.gradients.detached_gathers import Gathers
+from distdoctor.probe.gradients.inputs import Inputs
 from distdoctor.probe.gradients.inventory import Inventory, take_inventory
 from distdoctor.probe.gradients.non_finite import Origins
 from distdoctor.probe.gradients.orphaned_parameters import OrphanWatch
@@ -62,7 +63,8 @@ class GradientsStream:
         self.trace, self.every = trace, every
         self.scalers = Scalers(context, self._steps_of, self._skipped)
         self.origins = Origins(context, self.scalers)
-        self.wrappers = WrapperWatch(context, self.origins)
+        self.inputs = Inputs(context, self._looks_at_the_next)
+        self.wrappers = WrapperWatch(context, self.origins, self.inputs)
         self.backwards = Backwards(context, self.scalers, self.origins, self._backward_begins, lambda: self.gathers.off)
         self.zeroing = Zeroing(context)
         self.orphans = OrphanWatch(context)
@@ -111,6 +113,7 @@ class GradientsStream:
         tracked = self._tracked.get(optimizer)
         if tracked is None:
             self._numbered = min(self._numbered + 1, MOST_OPTIMIZERS)
+            self.inputs.look_for_sharding()
             tracked = self._tracked[optimizer] = Tracked(self._numbered, self.every if context.deep else 0)
         context.write_what_is_ready()
         tracked.begun = False
@@ -157,7 +160,8 @@ class GradientsStream:
         began = time.thread_time()
         if tracked.looking:
             self._look_after(optimizer, tracked)
-            tracked.spent += time.thread_time() - began
+            tracked.spent += time.thread_time() - began + self.inputs.spent
+            self.inputs.spent = 0.0
             tracked.afford()
             self.origins.looks_wanted = max(0, self.origins.looks_wanted - 1)
         else:
@@ -204,6 +208,10 @@ class GradientsStream:
         tracked = self._tracked.get(optimizer)
         if tracked is not None:
             tracked.counted = (self.context.backwards, self.wrappers.synced, self.wrappers.unsynced)
+
+    def _looks_at_the_next(self) -> bool:
+        """Whether a step of some optimizer is looked at that may follow now."""
+        return self._may_look() and (not self._tracked or any(map(_wants_the_next, list(self._tracked.values()))))
 
     def _may_look(self) -> bool:
         """Not while somebody watches every operation (fake tensors, FLOP counters) or records a CUDA graph."""
@@ -292,6 +300,7 @@ class GradientsStream:
         )
         look.before, look.state, look.owners = before[0] if before is not None else None, state, owners
         look.state_before, look.owners_before = tracked.state
+        look.inputs = self.inputs.taken()
         tracked.grads = tracked.norms = tracked.params = None
         tracked.state = (None, [])
         buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
@@ -302,6 +311,7 @@ class GradientsStream:
         copies = tracked.copies.start() if tracked.copies is not None else []
         readings = [grads[0], params[0], norms, state, look.before, look.state_before]
         readings += [reading for _, reading, *_ in copies]
+        readings += [look.inputs.reading] if look.inputs is not None else []
         self.context.later(
             lambda: self._write(tracked, look, copies), *(reading for reading in readings if reading is not None)
         )
@@ -427,6 +437,7 @@ class GradientsStream:
             lanes[entry.grad_agree].take_grad(row, look.held[number], broken)
         flags = fields["flags"] | look.flags
         total = math.sqrt(sum(row.norm * row.norm for row in rows))
+        inputs = look.inputs.digest() if look.inputs is not None else 0
         tracked.written = (
             fields["backwards"],
             fields["synced"],
@@ -439,7 +450,7 @@ class GradientsStream:
                 tracked,
                 look.inventory,
                 look.step,
-                {**fields, **lane.fields(look), "norm": total, "flags": flags},
+                {**fields, **lane.fields(look), "norm": total, "inputs": inputs, "flags": flags},
                 agree,
             )
 

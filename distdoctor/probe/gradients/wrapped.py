@@ -13,6 +13,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import not_traced, skipped
 from distdoctor.probe.elements import largest_in
 from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.inputs import Inputs
 from distdoctor.probe.gradients.non_finite import Origins
 from distdoctor.recording.trace.events import Bypassed, Converted, ParameterAdded, TraceEvent, Wrapped
 from distdoctor.recording.trace.layout import ranks_of
@@ -23,8 +24,8 @@ AMBUSHES = 3  # steps in which a forward past the wrapper is waited for; one is 
 class WrapperWatch:
     """Counts forwards through every DistributedDataParallel of this rank."""
 
-    def __init__(self, context: GradientsContext, origins: Origins) -> None:
-        self.context, self.origins = context, origins
+    def __init__(self, context: GradientsContext, origins: Origins, inputs: Inputs) -> None:
+        self.context, self.origins, self.inputs = context, origins, inputs
         self.synced = 0
         self.unsynced = 0
         self._traced = False  # a compiled forward has run, and nobody has counted it yet
@@ -78,6 +79,7 @@ class WrapperWatch:
         def counted(wrapper: Any, *given: Any) -> None:
             self._count(bool(wrapper.require_backward_grad_sync))
             rank.forwarded += largest_in(given, 3)
+            self.inputs.given(*given)
 
         def forward(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled():

@@ -305,7 +305,7 @@ UPDATE = Record(
         ("grads", "Q"),  # of all gradients when the step began
         ("params", "Q"),  # of all parameters when it was over
         ("state", "Q"),  # of the optimizer's state
-        ("buffers", "Q"),
+        ("inputs", "Q"),  # of the first elements that the wrapped model was given last; 0: not seen
         ("hyper", "Q"),  # of the numbers in param_groups: lr, betas, ...
         ("lr", "d"),  # of the first group
         ("scale", "d"),  # of the GradScaler; 0: none is at work

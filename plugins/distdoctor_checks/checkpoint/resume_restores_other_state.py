@@ -19,6 +19,7 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  Of replicas that part in a step, some had loaded the state of optimizer or schedule, and others not: likely.
                  An object of yours that holds the optimizer, or an averaged copy of the model, and counts in an attribute, is
                  part of it: its counter stands twice as far with another learning rate, or begins anew.
+                 Replicas whose models were given data of their own until a checkpoint was read, and the same since: likely.
                  Within one run likewise: a rank saves with its schedule or such copies, builds a new optimizer, brings weights
                  and moments back to the bit, and the schedule begins anew, or the copies are gone.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
@@ -46,10 +47,12 @@ from distdoctor.diagnosis.checkpoint.restored import (
     where_loaded,
     words_of,
 )
+from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.same_batches import SameBatches, same_batches
 from distdoctor.diagnosis.replicas.tensor_differences import PARAMS
 from distdoctor.diagnosis.source.counters import begun_at, is_read, moved_after
 from distdoctor.diagnosis.source.deciding import deciding_condition
@@ -65,11 +68,17 @@ from distdoctor.recording.trace.state_file import BESIDE, COPIES, MOMENTS, SCHED
 
 @check("DD706", "resume-restores-other-state", severity=WARNING, live=False, specificity=50)
 def examine(
-    restored: Restored | None, gradients: Gradients | None, partings: ReplicaDivergences | None, recording: Recording
+    restored: Restored | None,
+    gradients: Gradients | None,
+    partings: ReplicaDivergences | None,
+    replicas: Replicas | None,
+    recording: Recording,
 ) -> Iterator[Finding]:
     ties = list(_trained_apart(gradients)) if gradients is not None else []
     if ties:
         yield _untied(ties)
+    streams = list(_one_stream_since(gradients, replicas)) if gradients is not None and replicas is not None else []
+    yield from streams
     replay = recording.replay
     if replay is not None:
         if replay.trouble:
@@ -80,7 +89,7 @@ def examine(
     if restored is None:
         alone = [_by_some(one, recording) for one in partings.found] if partings is not None else []
         yield from filter(None, alone)
-        if ties or any(alone):
+        if ties or streams or any(alone):
             return
         raise NotApplicable("no earlier run of this program left a save next to this one")
     if restored.misplaced is not None:
@@ -107,6 +116,44 @@ def _trained_apart(gradients: Gradients) -> Iterator[tuple[int, Untied]]:
         for event in own.events(Untied):
             if all(any(name == one or name.endswith(f".{one}") for name in held) for one in event.names):
                 yield rank, event
+
+
+def _one_stream_since(gradients: Gradients, replicas: Replicas) -> Iterator[Finding]:
+    """Ranks that read data of their own until a checkpoint was read, and the same since: they all go on where one of them was."""
+    for same in same_batches(gradients, replicas):
+        begin, ranks = same.updates[0], same.replicas.ranks
+        loads = [
+            replace(event, at_ns=event.at_ns + log.monotonic_to_wall_ns)
+            for log in (gradients.ranks[rank].log for rank in ranks)
+            for event in log.noted(Loading)
+        ]
+        between = [event for event in loads if same.before < event.at_ns < begin.at_ns]
+        if same.before and between:
+            yield _one_stream(same, between[0])
+
+
+def _one_stream(same: SameBatches, load: Loading) -> Finding:
+    ranks, looks = same.replicas.ranks, len(same.updates)
+    return Finding(
+        title=f"{named(ranks)} train on the same batches since a checkpoint was read: all go on where one rank's data stood",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=load.site,
+        places=(
+            Place(load.site, ranks, f"reads {load.path}"),
+            Place(same.updates[0].loss_site, ranks, "backward of the same loss on each"),
+        ),
+        evidence={"path": load.path, "looks": looks, "different_inputs": same.inputs},
+        why=f"{same.replicas.words}; what their models were given differed on all of them in every look before, and is equal in "
+        f"all {looks} since",
+        prescriptions=(
+            Prescription(
+                "restore-everything",
+                change="save the position and the generator of each rank's data (all_gather_object), and load positions[rank]",
+            ),
+        ),
+        at_ns=load.at_ns,
+    )
 
 
 def _untied(found: list[tuple[int, Untied]]) -> Finding:

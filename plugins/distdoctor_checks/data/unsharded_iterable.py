@@ -1,19 +1,24 @@
 """
-DD306 unsharded-iterable: an IterableDataset yields the same stream on every rank, or in workers of several ranks.
+DD306 unsharded-iterable: an IterableDataset, or the script itself, yields the same batches on every rank, or in some workers.
 
 What it means    No sampler shards iterable data: unless the dataset itself checks the rank, every rank gets all of it, in the
                  same order. One that is seeded with the sum of the rank's and the worker's number yields one stream in worker 1
-                 of rank 0 and worker 0 of rank 1.
+                 of rank 0 and worker 0 of rank 1. Nor does anything shard batches that a script makes without a loader: ranks
+                 with one seed draw the same ones.
 Why it hurts     The ranks' gradients are copies of one another: W ranks train like one. Where single workers agree, their
                  samples come twice.
 How we know      The first samples of the batches are compared by content, batch by batch: at least 8 different ones in a row
                  are equal on ranks that average their gradients. Random augmentation hides it: nothing is reported then.
                  torch asks the workers in turns, so each worker's batches are compared with those of every other: likely.
+                 Without a loader, what the wrapped models are given is compared, in the steps that are looked at: equal on all
+                 replicas in each, at least 4 different ones, and so are the losses (likely). Where gradients are averaged by
+                 hand the losses and the ranks' own gradients are compared (possible).
 What to do       Take every world_size-th sample, starting at the rank; with workers, starting at rank * num_workers + worker
                  id. Seed with that number as well.
 When it is fine  Tensor-, pipeline- and context-parallel ranks must read the same data: not reported. Nor is a stream of whole
                  batches of which each rank takes its share; where only the ranks' losses differ, with no dropout, or only the
-                 source cuts something by the rank: a note, possible.
+                 source cuts something by the rank: a note, possible. One batch that is trained on again and again is a test of
+                 the machine: nothing is said.
 Source           torch.utils.data.IterableDataset, "Multi-process data loading" (torch 2.15).
 """
 
@@ -28,11 +33,13 @@ from distdoctor.diagnosis.data.same_workers import SameWorkers, Worker, same_wor
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.same_batches import SameBatches, same_batches
 from distdoctor.diagnosis.replicas.used_factor import losses_differ
 from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.given_values import Line
+from distdoctor.diagnosis.source.own_batches import batches_of_model, shared_seeds
 from distdoctor.diagnosis.source.stream_seeds import stream_seed, summed_numbers
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -41,9 +48,13 @@ from distdoctor.recording.trace.layout import PassFlag
 
 @check("DD306", "unsharded-iterable", severity=ERROR, family="streams")
 def examine(
-    orders: SampleOrders, replicas: Replicas, sources: Sources, gradients: Gradients | None
+    orders: SampleOrders | None, replicas: Replicas, sources: Sources, gradients: Gradients | None
 ) -> Iterator[Finding]:
     told: set[str] = set()
+    if gradients is not None and not (orders is not None and _has_training_loader(orders)):
+        yield from (_made_by_hand(same, sources) for same in same_batches(gradients, replicas) if not same.before)
+    if orders is None:
+        return
     for same in same_streams(orders, replicas):
         line = str(same.passes.one.made_line)
         if line not in told:
@@ -59,6 +70,49 @@ def examine(
             told.add(str(one.made_line))
             seed = stream_seed(sources.texts, one.data.name)
             yield _of_workers(found, seed, [] if seed else summed_numbers(sources.texts, one.data.name))
+
+
+def _has_training_loader(orders: SampleOrders) -> bool:
+    return any(one.trains for passes in orders.by_rank.values() for one in passes)
+
+
+def _made_by_hand(same: SameBatches, sources: Sources) -> Finding:
+    ranks, last = same.replicas.ranks, same.updates[-1]
+    seeds, made = shared_seeds(sources.texts), batches_of_model(sources.texts)
+    places = (
+        *(Place(line, ranks, f"seeds every rank alike: `{text}`") for line, text in seeds),
+        *(Place(line, ranks, f"the model is given `{text}`") for line, text in made),
+        Place(last.loss_site, ranks, "backward of the same loss on each"),
+    )
+    looks = len(same.updates)
+    return Finding(
+        title=f"{named(ranks)} train on the same batches: each step averages {len(ranks)} equal gradients",
+        ranks=ranks,
+        place=places[0].site,
+        places=places,
+        evidence={"looks": looks, "different_inputs": same.inputs, "replicas": same.replicas.words},
+        why=f"{same.replicas.words}; {_equal_in(same)}",
+        prescriptions=(
+            Prescription(
+                "seed-by-rank" if seeds else "shard-the-stream",
+                change="torch.manual_seed(seed + rank)  # once the model is wrapped, ahead of the first draw"
+                if seeds
+                else "",
+                effect=f"{len(ranks)} times as many samples in each step",
+            ),
+        ),
+        severity=WARNING,
+        confidence=LIKELY if same.inputs else POSSIBLE,
+        at_ns=same.updates[0].at_ns,
+    )
+
+
+def _equal_in(same: SameBatches) -> str:
+    looks = f"all {len(same.updates)} steps that were looked at"
+    if not same.inputs:
+        return f"their losses and their own gradients are equal in {looks}"
+    also = "" if same.dropout else ", and so are the losses"
+    return f"what their models were given is equal in {looks}, {same.inputs} times something else{also}"
 
 
 def _doubted(finding: Finding, shares: bool) -> Finding:

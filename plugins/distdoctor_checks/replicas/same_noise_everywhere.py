@@ -43,7 +43,7 @@ SEEN = 2  # backward passes with a state of their own
 DRAWN = 4  # where no dropout is there: a new pass over a loader draws a seed as well
 
 
-@check("DD216", "same-noise-everywhere", severity=NOTE, specificity=45)
+@check("DD216", "same-noise-everywhere", severity=NOTE, specificity=45, family="streams")
 def examine(gradients: Gradients, partings: ReplicaDivergences | None, replicas: Replicas | None) -> Iterator[Finding]:
     for parting in partings.found if partings is not None else ():
         if parting.what == GRADS and noise_differs(parting, gradients):

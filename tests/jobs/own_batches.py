@@ -1,0 +1,125 @@
+"""Small trainings that make their batches by themselves, without a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from jobs.replicas import Net
+
+STEPS = 8
+Batch = Callable[[], tuple[Tensor, Tensor]]
+
+
+def drawn(rank: int, world_size: int, *, by_rank: bool = False, dropout: float = 0.0, fresh: bool = True) -> None:
+    """As small language models are trained: each step draws where in the data its batch begins."""
+    torch.manual_seed(7 + rank if by_rank else 7)
+    data = torch.randn(1000, 20, generator=torch.Generator().manual_seed(0))
+
+    def get_batch() -> tuple[Tensor, Tensor]:
+        rows = torch.randint(len(data), (8,))
+        return data[rows], rows % 10
+
+    one = get_batch()
+    _train(DistributedDataParallel(Net(dropout=dropout)), get_batch if fresh else lambda: one)
+
+
+def sharded(rank: int, world_size: int, *, by_rank: bool) -> None:
+    """The same under fully_shard, which imports long before it wraps."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(7)
+    model = Net()
+    fully_shard(model)
+    generator = torch.Generator().manual_seed(7 + rank * by_rank)
+    _train(model, lambda: _random(generator))
+
+
+def averaged_by_hand(rank: int, world_size: int, *, by_rank: bool, one_loss: bool = False) -> None:
+    """No wrapper is there that is given anything. `one_loss`: each rank's is a part of a loss that all of them have."""
+    torch.manual_seed(7)
+    model = Net()
+    generator = torch.Generator().manual_seed(7 + rank * by_rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(3 * STEPS):
+        inputs, labels = _random(generator)
+        loss = cross_entropy(model(inputs), labels)
+        if one_loss:
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+            loss = loss + (total / world_size - loss.detach())
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad.div_(world_size)  # type: ignore[union-attr]
+        optimizer.step()
+
+
+def shared_out(rank: int, world_size: int) -> None:
+    """Every rank is given the whole batch, and its model takes the rank's part: the batches are meant to be the same."""
+
+    class Part(Net):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs.chunk(world_size)[rank])
+
+    generator = torch.Generator().manual_seed(7)
+
+    def get_batch() -> tuple[Tensor, Tensor]:
+        inputs, labels = _random(generator)
+        return inputs, labels.chunk(world_size)[rank]
+
+    _train(DistributedDataParallel(Part()), get_batch)
+
+
+def resumed(rank: int, world_size: int, *, own: bool) -> None:
+    """Goes on in the midst: every rank where rank 0's stream stood, or where its `own` did."""
+    torch.manual_seed(7)
+    stream = _Stream(rank)
+    model = DistributedDataParallel(Net())
+    _train(model, stream.next)
+    states: list[Any] = [None] * world_size
+    dist.all_gather_object(states, stream.state())
+    path = Path(gettempdir()) / f"own_batches_{dist.get_rank()}_{id(stream)}.pt"
+    torch.save({"model": model.module.state_dict(), "streams": states}, path)
+    saved = torch.load(path)
+    path.unlink()
+    stream = _Stream(rank)
+    stream.go_on(saved["streams"][rank if own else 0])
+    _train(model, stream.next)
+
+
+class _Stream:
+    def __init__(self, rank: int) -> None:
+        self.generator = torch.Generator().manual_seed(70 + rank)
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        return _random(self.generator)
+
+    def state(self) -> Tensor:
+        return self.generator.get_state()
+
+    def go_on(self, state: Tensor) -> None:
+        self.generator.set_state(state)
+
+
+def _random(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(8, 20, generator=generator), torch.randint(0, 10, (8,), generator=generator)
+
+
+def _train(model: nn.Module, batches: Batch) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(STEPS):
+        inputs, labels = batches()
+        loss = cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
