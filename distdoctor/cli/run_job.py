@@ -493,7 +493,7 @@ def _report(
     outcome: Outcome, settings: Settings, plugins: Plugins, folder: Path, output: Path | None, stdout: TextIO
 ) -> int:
     from distdoctor.report import json_report
-    from distdoctor.report.root_cause import failed
+    from distdoctor.report.root_cause import failed, from_outside
     from distdoctor.report.verdict import gap, summary
 
     diagnosis = outcome.diagnosis
@@ -537,7 +537,7 @@ def _report(
     _step_times(diagnosis)
     if outcome.interrupted:
         found = f": {summary(diagnosis)}" if diagnosis.findings else ""
-        notice(f"{_from_outside(outcome.interrupted)}{found}; its recording is in {where}")
+        notice(f"{from_outside(outcome.interrupted)}{found}; its recording is in {where}")
     else:
         remark(f"{_counts(outcome)}: {summary(diagnosis)} ({where})")
     return deliver.exit_code(diagnosis, settings, hung=outcome.hung, job_failed=job_failed)
@@ -561,15 +561,6 @@ def _counts(outcome: Outcome) -> str:
     return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
 
 
-def _from_outside(number: int) -> str:
-    """`the job was ended from outside by SIGTERM (a time limit, preemption, scancel)`."""
-    import signal
-
-    if number == signal.SIGINT:
-        return "the job was interrupted (SIGINT)"
-    return f"the job was ended from outside by {_signal_name(number)} (a time limit, preemption, scancel)"
-
-
 def _earlier_attempts(recording: Recording) -> None:
     """One line on the starts before this one, where a failure ended some."""
     from distdoctor.diagnosis.attempts import story
@@ -577,9 +568,3 @@ def _earlier_attempts(recording: Recording) -> None:
     words = story(recording.job)
     if words:
         notice(words)
-
-
-def _signal_name(number: int) -> str:
-    from distdoctor.report.root_cause import signal_name
-
-    return signal_name(number)

@@ -28,6 +28,7 @@ class ClueKind(StrEnum):
     MISSED_BARRIER = "missed barrier"  # numbers: the ranks that did not come to a monitored_barrier
     WAITED = "waited"  # gloo gave up; numbers: milliseconds
     KILLED_FOR_MEMORY = "killed for memory"  # numbers: the process id; none where the scheduler says it
+    STANDS = "stands"  # a watchdog of NCCL that has looked at nothing for a while; numbers: seconds
     GIL_HELD = "GIL held"  # torch could not get the rank's interpreter lock when its watchdog had hung
     WARNING = "warning"  # of NCCL
     XID = "xid"  # of NVIDIA's driver about a GPU; numbers: its code, the process id (0: not told); operation: which device
@@ -37,7 +38,11 @@ class ClueKind(StrEnum):
     PORT_TAKEN = "port taken"  # torch's store could not listen; numbers: the port, where it is told
     BUSY = "busy"  # the progress bar that was last drawn before the first timeout: beside other clues only; operation: of what
     EXCEPTION = "exception"
-    TRAINING = "training"  # the first line that speaks of a loss or an epoch: beside other clues only
+    TRAINING = (
+        "training"  # the first line that speaks of a loss or an epoch, and the last one; numbers: how many came after
+    )
+    # everything else that the log tells. Beside other clues only
+    LAST_WORDS = "last words"  # the last line that a rank has printed: beside other clues only
     DETAIL = "detail"  # of the exception above it; a reader's own
 
 
@@ -54,3 +59,5 @@ class Clue:
     lines_after: int = 0  # how many lines the log has behind it
     operation: str = ""  # "" where the line is cut before it ends
     group: str = ""  # `PG ID 0 PG GUID 0(default_pg)`, as printed
+    raised_in: str = ""  # the file of the innermost frame, of an exception
+    file: str = ""  # the name of the log, where there are several

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -140,8 +141,18 @@ _TELLING = re.compile(
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
     r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"\[TC\]\[rank|GIL induced|time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|"
-    r"exit type|server socket"
+    r"exit type|server socket|death signal|got signal"
 )
+_STANDS = re.compile(r"watchdog got stuck for (\d{1,9}) seconds without making progress")
+# A launcher that was itself asked to end, and passes that on.
+_INTERRUPTED = re.compile(
+    r"Received (\d{1,2}) death signal, shutting down workers|Process \d{1,9} got signal: (\d{1,2})$"
+)
+# An exception of a loader's worker, of a thread or of a replica, that torch raises again in the rank: its own follows.
+_RAISED_AGAIN = re.compile(
+    r"^([\w.]{1,100}): Caught \w{1,100} in ((?:DataLoader worker process|pin memory thread|replica)[^.]{0,60})"
+)
+NEWEST_TRAINING = 256  # lines that speak of training, of which it is known how many came after an error
 _TRAINING = re.compile(r"\b(?:loss|epochs?|tokens/s|samples/s|it/s|step)\b", re.IGNORECASE)
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
 # rank's number.
@@ -154,6 +165,8 @@ _STRIPPED = re.compile(
     r"^rank\d{1,7}: |^\[pod/[^\]\s]{1,200}\] |^[a-z][\w.-]{0,100}\s{1,20}\| |^[a-z][a-z.-]{0,60}\d{1,6}[\w.-]{0,60}: "
 )
 _MOST_PREFIXES = 5  # a time stamp, a pod, another time stamp, an actor, a rank
+_OWN_PREFIX = re.compile(r"\[(?:rank|[A-Za-z_]{1,40})\d{1,7}\]:|\d{1,7}: ")
+_BEGINS = frozenset("[0123456789")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 
 
@@ -216,6 +229,67 @@ def read_log(path: Path) -> Recording:
     return _telling(recording, str(path))
 
 
+# Whose output a file is, by its name or its folder's: torchrun's `--log-dir` (attempt, local rank), a rank's own, srun's `%t`.
+_OF_TORCHRUN = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,7})/(?:stdout|stderr)\.log$")
+_OF_RANK = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,7})(?:[^\d]|$)", re.IGNORECASE)
+_OF_TASK = re.compile(r"(?:^|[^A-Za-z])(?:task|proc|process|worker)[_.-]?(\d{1,7})(?:[^\d]|$)", re.IGNORECASE)
+_HAS_RANK = re.compile(r"^\[(?:rank|[A-Za-z_]{1,40})\d{1,7}\]:")
+MOST_LOGS = 20_000  # files of one job: ten thousand ranks with two each
+
+
+def read_logs(logs: dict[str, Path]) -> Recording:
+    """What the logs of one job tell together; each by its name below the folder that holds all of them.
+
+    NothingToInspect: nothing that names a rank, a size or an error.
+    """
+    newest = max((int(found[1]) for name in logs if (found := _OF_TORCHRUN.search(name))), default=0)
+    chosen = {n: p for n, p in logs.items() if not (f := _OF_TORCHRUN.search(n)) or int(f[1]) == newest}
+    chosen = dict(itertools.islice(chosen.items(), MOST_LOGS))
+    share = LARGEST_BYTES // max(1, len(chosen))
+    begins: list[tuple[int, str]] = []  # the number of the line before the first of each file
+
+    def lines() -> Iterator[str]:
+        count = 0
+        for name, path in chosen.items():
+            begins.append((count, name))
+            for line in _of_file(path, name, share):
+                count += 1
+                yield line
+
+    recording = parse_lines(lines())
+    numbers = [number for number, _ in begins]
+
+    def placed(clue: Clue) -> Clue:
+        at = bisect_left(numbers, clue.line_number) - 1
+        # What stands below a line may stand in another file: it is no later.
+        counted = () if clue.kind is ClueKind.TRAINING else clue.numbers
+        return replace(
+            clue, line_number=clue.line_number - numbers[at], file=begins[at][1], lines_after=0, numbers=counted
+        )
+
+    return _telling(replace(recording, clues=tuple(map(placed, recording.clues))), f"what lies in {len(chosen)} logs")
+
+
+def _of_file(path: Path, name: str, most: int) -> Iterator[str]:
+    """The lines at the end of one of several logs, each with the prefix that its launcher would have printed."""
+    prefix = _prefix_of(name)
+    try:
+        with opened(path) as file:
+            file.seek(max(0, file.seek(0, 2) - most))
+            for line in _cut(file):
+                yield line if not prefix or _HAS_RANK.match(line) else prefix + line
+    except OSError:
+        return
+
+
+def _prefix_of(name: str) -> str:
+    if found := _OF_TORCHRUN.search(name):
+        return f"[default{found[2]}]:"
+    if found := _OF_RANK.search(name):
+        return f"[rank{found[1]}]: "
+    return f"{found[1]}: " if (found := _OF_TASK.search(name)) else ""
+
+
 def _telling(recording: Recording, name: str) -> Recording:
     if not recording.clues and not recording.job.ends:
         raise NothingToInspect(
@@ -240,16 +314,20 @@ def parse_log(text: str) -> Recording:
 def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
     telling = _EndsOfLog()
-    last, training, bars = 0, tuple[Clue, ...](), _Bars()
+    last, training, bars = 0, _Training(), _Bars()
+    spoken = _LastWords()
     for last, line in _whole(lines):
         bars.see(last, line)
-        if not training and _TRAINING.search(line):
-            training = (Clue(ClueKind.TRAINING, line[:500], line_number=last),)
+        training.see(last, line)
+        spoken.see(last, line)
         if _TELLING.search(line):
             telling.append(last, _COLOUR.sub("", line))
     printed = PrintedRanks(line for _, line in telling)
     clues = _with_groups(tuple(_with_details(_clues(telling, printed))))
-    clues = clues and (*training, *bars.last(printed), *clues)
+    interrupted = _interrupted(line for _, line in telling)
+    told = {clue.line_number for clue in clues}
+    spoke = (one for one in spoken.clues(printed) if one.line_number not in told)
+    clues = clues and (*training.clues(clues), *bars.last(printed), *clues, *spoke)
     clues = tuple(replace(clue, lines_after=last - clue.line_number) for clue in clues)
     ends, pids = _ends(line for _, line in telling)
     killed = {n for clue in clues if clue.kind is ClueKind.KILLED_FOR_MEMORY for n in clue.numbers}
@@ -265,8 +343,58 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     named |= {c.numbers[0] for c in clues if c.kind is ClueKind.LAGGING}
     seen = {*ends, *(clue.rank for clue in clues), *named}
     world = max([*joined, max(seen, default=-1) + 1])
-    job = Job(world_size=world, ends=ends, launcher=LAUNCHER, exit_code=1 if ends else None)
+    exit_code = 1 if ends else None
+    job = Job(world_size=world, ends=ends, launcher=LAUNCHER, exit_code=exit_code, interrupted=interrupted)
     return Recording(job=job, ranks={}, streams=frozenset(), clues=clues, troubles=telling.troubles())
+
+
+class _Training:
+    """The first line that speaks of training, and the last ones."""
+
+    def __init__(self) -> None:
+        self._first: Clue | None = None
+        self._newest: deque[Clue] = deque(maxlen=NEWEST_TRAINING)
+
+    def see(self, number: int, line: str) -> None:
+        if _TRAINING.search(line):
+            clue = Clue(ClueKind.TRAINING, line[:500], line_number=number)
+            self._first = self._first or clue
+            self._newest.append(clue)
+
+    def clues(self, others: Iterable[Clue]) -> Iterator[Clue]:
+        """The first, and the last with the number of those behind every line that tells of something wrong."""
+        wrong = max((clue.line_number for clue in others if clue.kind is not ClueKind.WARNING), default=0)
+        after = sum(clue.line_number > wrong for clue in self._newest)
+        if self._first is not None:
+            yield self._first
+        if after:
+            yield replace(self._newest[-1], numbers=(after,))
+
+
+class _LastWords:
+    """The last line of every rank that has a prefix of its own."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, tuple[int, str]] = {}
+
+    def see(self, number: int, line: str) -> None:
+        if line[:1] in _BEGINS and (prefix := _OWN_PREFIX.match(line)) and len(self._lines) < MOST_RANKS:
+            self._lines[prefix[0]] = number, line
+
+    def clues(self, printed: PrintedRanks) -> Iterator[Clue]:
+        found: dict[int, Clue] = {}
+        for number, line in sorted(self._lines.values()):
+            rank = printed.of(line)
+            if rank >= 0:
+                words = _without_prefixes(line).strip()[:300]
+                found[rank] = Clue(ClueKind.LAST_WORDS, words, rank, line_number=number)
+        return iter(found.values())
+
+
+def _interrupted(lines: Iterable[str]) -> int:
+    """The signal by which somebody asked torchrun to end the job, 0 for none."""
+    found = (_INTERRUPTED.search(line) for line in lines)
+    return next((int(one[1] or one[2]) for one in found if one is not None), 0)
 
 
 class _Bars:
@@ -362,6 +490,8 @@ def _without_prefixes(line: str) -> str:
 
 def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[Clue]:
     sites: dict[int, SourceLine] = {}  # rank -> the innermost user line of the traceback that is being printed
+    innermost: dict[int, str] = {}  # and the file of the innermost one
+    again: dict[int, Clue] = {}  # rank -> an exception that torch has raised again, of which the cause follows
     last = -1
     taken: tuple[int, ...] = ()
     for number, line in lines:
@@ -371,6 +501,7 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
         words = _without_prefixes(line)
         frame = _FRAME.search(words)
         if frame is not None:
+            innermost[rank] = frame[1]
             if is_users_path(frame[1]):
                 sites[rank] = SourceLine(frame[1], int(frame[2]), frame[3])
             continue
@@ -389,11 +520,30 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
             rank = int(inner[1]) if inner else -1
         last = rank
         site = sites.pop(rank, _NOWHERE) if raised else sites.get(rank, _NOWHERE)
+        raised_in = innermost.pop(rank, "") if raised else ""
+        if clue is not None and clue.kind is ClueKind.PEER_GONE and is_users_path(raised_in):
+            clue = None  # a connection of the program's own
         if clue is None and site is _NOWHERE and raised is not None and raised[1].endswith("Warning"):
             continue  # printed, not raised
         known = clue or Clue(ClueKind.EXCEPTION, "")
         known = replace(known, numbers=taken) if known.kind is ClueKind.PORT_TAKEN else known
-        yield replace(known, words=words.strip()[:1000], rank=rank, site=site, line_number=number)
+        known = replace(
+            known, words=words.strip()[:1000], rank=rank, site=site, line_number=number, raised_in=raised_in
+        )
+        if known.kind is ClueKind.EXCEPTION and _RAISED_AGAIN.match(known.words):
+            again[rank] = known
+            continue
+        yield _with_cause(again.pop(rank), known) if known.kind is ClueKind.EXCEPTION and rank in again else known
+    yield from again.values()
+
+
+def _with_cause(outer: Clue, cause: Clue) -> Clue:
+    """What a worker raised, in the place of what torch made of it in the rank."""
+    said = _RAISED_AGAIN.match(outer.words)
+    if said is None or cause.words.partition(":")[0].rpartition(".")[2] != said[1].rpartition(".")[2]:
+        return cause
+    words = f"{cause.words} (in {said[2]})"[:1000]
+    return replace(cause, words=words, site=cause.site or outer.site, line_number=outer.line_number)
 
 
 def _lagging(words: str, number: int, printed_by: int) -> Iterator[Clue]:
@@ -469,6 +619,8 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.TIMED_OUT, "", numbers=(-1, 0, -1, -1))
     if _GIL in words:
         return Clue(ClueKind.GIL_HELD, "")
+    if found := _STANDS.search(words):
+        return Clue(ClueKind.STANDS, "", numbers=(int(found[1]),))
     if found := _WORK.search(words):
         at, group = _WORK_AT.search(words[: found.start()]), _GROUP.search(words)
         enqueued, completed = (int(found[1]), int(found[2]))

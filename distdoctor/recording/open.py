@@ -18,7 +18,7 @@ from distdoctor.recording.files import head_of
 from distdoctor.recording.flight.clog import begins_like_clog, looks_like_clog, read_clog_stream, read_clogs
 from distdoctor.recording.flight.dumps import looks_like_dump, rank_in
 from distdoctor.recording.flight.reading import read_dumps
-from distdoctor.recording.job_log import read_log, read_log_stream
+from distdoctor.recording.job_log import read_log, read_log_stream, read_logs
 from distdoctor.recording.ras import begins_like_ras, looks_like_ras, read_ras, read_ras_stream
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
@@ -27,6 +27,7 @@ from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder, rea
 
 RUNS = Path(".distdoctor") / "runs"
 _LOGS = (".log", ".txt", ".out", ".err")
+_DEEPEST_LOG = 5  # torchrun's --log-dir: host, run, attempt, local rank
 _DEEPEST = 3  # folders below the one given: dumps are often copied into one folder per host
 _DEEPEST_PART = 16  # the same of run folders and bundles, which lie below a folder for each job, host or day
 
@@ -104,16 +105,16 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
         return read_dumps(dumps, executor)
     if clogs := [path for path in _files(folder, _DEEPEST) if looks_like_clog(path)]:
         return read_clogs(clogs)
-    logs = [path for path in _files(folder, 0) if path.suffix in _LOGS and not looks_like_ras(path)]
+    logs = [path for path in _files(folder, _DEEPEST_LOG) if path.suffix in _LOGS and not looks_like_ras(path)]
     if (answers := ras_answers_in(folder)) and not logs:
         return read_ras(*answers)
-    if len(logs) == 1:
-        return _beside(read_log(logs[0]), answers)
+    if logs:
+        alone = read_log(logs[0]) if len(logs) == 1 else None
+        return _beside(alone or read_logs({str(path.relative_to(folder)): path for path in logs}), answers)
     raise NothingToInspect(
-        f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms, no answers of NCCL's RAS and no single "
-        "job log",
+        f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms, no answers of NCCL's RAS and no job log",
         way_out="Point at a run folder (.distdoctor/runs/latest), at dumps whose names end in the rank, at the clog files of "
-        "all ranks, or at one log file; several logs of one job are given one by one.",
+        "all ranks, at a log, or at a folder with the logs of one job.",
     )
 
 

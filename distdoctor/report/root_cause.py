@@ -97,6 +97,13 @@ def after(job: Job, ranks: Collection[int] = ()) -> str:
     return "after it" if job.launcher == LAUNCHER else "because of it"
 
 
+def from_outside(number: int) -> str:
+    """`the job was ended from outside by SIGTERM (a time limit, preemption, scancel)`."""
+    if number == signal.SIGINT:
+        return "the job was interrupted (SIGINT)"
+    return f"the job was ended from outside by {signal_name(number)} (a time limit, preemption, scancel)"
+
+
 def signal_name(number: int) -> str:
     """`SIGKILL`; `signal 64` for those without a name."""
     try:

@@ -7,7 +7,7 @@ from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
 from distdoctor.diagnosis.hang.in_ras import movement
 from distdoctor.recording.job_log import LAUNCHER as JOB_LOG
 from distdoctor.recording.recording import Recording
-from distdoctor.report.root_cause import failed, root_cause
+from distdoctor.report.root_cause import failed, from_outside, root_cause
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -38,7 +38,8 @@ def verdict(diagnosis: Diagnosis) -> str:
         word = "nothing found but what is accepted" if diagnosis.suppressed else "healthy"
         return f"{word}: {checks} on {ranks}{so_far}"
     if not coverage.seen:
-        return f"no finding: {checks} on what a log says, which is no proof of health"
+        ended = f"{from_outside(diagnosis.job.interrupted)}; " if diagnosis.job.interrupted else ""
+        return f"{ended}no finding: {checks} on what a log says, which is no proof of health"
     return f"no finding, but not everything was seen: {checks}; {coverage.sentence}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_job_log import HOST, PEER, table, told, watchdog
 
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, WARNING
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING
 from distdoctor.recording.job_log import parse_log
 
 KERNEL = (
@@ -125,11 +125,14 @@ CAUGHT = (
 
 def test_an_exception_after_which_the_job_goes_on_is_possible() -> None:
     (finding,) = told(CAUGHT + STEPS)
+    (other,) = told(CAUGHT + STEPS.replace("step", "row").replace("loss", "x"))
 
-    assert (finding.code, finding.confidence) == ("DD110", POSSIBLE)
-    assert (
-        finding.why == "line 3 of the log; the log goes on for 300 lines and tells of no end: it may have been caught"
+    assert (finding.code, finding.confidence, finding.severity) == ("DD110", POSSIBLE, NOTE)
+    assert finding.why == (
+        "line 3 of the log; caught, or mended by a start anew: the training goes on after it, and the log tells of no end"
     )
+    assert (other.confidence, other.severity) == (POSSIBLE, ERROR)
+    assert other.why == "line 3 of the log; the log goes on for 300 lines and tells of no end: it may have been caught"
     assert [one.confidence for one in told(STEPS + CAUGHT)] == [LIKELY]
     assert [one.confidence for one in told(CAUGHT + STEPS + table((2, 1, "10:00:07")))] == [LIKELY]
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Confidence, Finding, Prescription
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, Confidence, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress, StoppedDevice, StuckCall
 from distdoctor.diagnosis.hang.ending import lacks_a_peer
 from distdoctor.diagnosis.hang.fingerprints import fingerprints
@@ -24,8 +24,12 @@ from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, Gro
 from distdoctor.recording.job_log import ENDED_BY_TIMEOUT, LAUNCHER, OF_ALL
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.ras_report import RasReport
-from distdoctor.recording.recording import RankEnd, Recording
+from distdoctor.recording.recording import RankEnd, Recording, SourceLine
+from distdoctor.recording.stacks import is_users_path
 
+_SPEAKS_OF_NOTHING = frozenset({ClueKind.WARNING, ClueKind.TRAINING, ClueKind.LAST_WORDS, ClueKind.BUSY})
+_COMMUNICATES = re.compile(r"/torch/(?:distributed|autograd|_tensor|nn/parallel)")
+MOST_OTHERS = 4  # errors of other ranks that are told beside the first one
 KEY = "job log"  # of the one fact that checks explain: what went wrong, of which a log tells the rest as well
 _FOLLOWS = frozenset(
     {
@@ -88,9 +92,19 @@ class Disagreement:
     def table(self) -> str:
         return "; ".join(f"{named(clue.rank for clue in side)}: {value}" for value, side in self._sides)
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where each side made its call, as far as their tracebacks show it."""
+        sites = {(clue.site, value): [one.rank for one in side if one.site == clue.site]
+                 for value, side in self._sides for clue in side if clue.site}  # fmt: skip
+        return tuple(Place(site, tuple(ranks), value) for (site, value), ranks in sites.items())
+
     def finding(self, what: str, word: str, remedy: str, specificity: int) -> Finding:
         """The finding with the check's own words: `what` they disagree on, and the `word` for the odd ones."""
         title = f"the ranks disagree on {what}" if self.is_tie else word
+        return replace(self._finding(title, remedy, specificity), places=self.places)
+
+    def _finding(self, title: str, remedy: str, specificity: int) -> Finding:
         return from_line(
             self.odd[0],
             f"{title} at {self.where}: {self.table}",
@@ -301,6 +315,23 @@ class LogFacts:
         return silent if everybodys and len(calls) == 1 and len(silent) < len(seen) else ()
 
     @cached_property
+    def silent_beside_gloo(self) -> dict[int, Clue]:
+        """Rank -> a line of one that waited, of ranks that print no error at all, while gloo gave up waiting on others and nobody
+        raised anything else. Who waits with them gives up in the same moment, or loses its peer."""
+        waited = [clue for clue in self.lines(ClueKind.WAITED) if clue.rank >= 0]
+        failed = {clue.rank for clue in self.recording.clues if clue.kind not in _SPEAKS_OF_NOTHING}
+        silent = [rank for rank in range(self.recording.world_size) if rank not in failed]
+        bad = self.own_error is not None or any(
+            end.signal and not end.ended_by_launcher for end in self.recording.job.ends.values()
+        )
+        known = -1 not in {clue.rank for clue in self.lines(ClueKind.WAITED)} and not self.hides_lines
+        return dict.fromkeys(silent, waited[0]) if waited and known and not bad and len(silent) <= len(waited) else {}
+
+    def last_words(self, rank: int) -> Clue | None:
+        """The last line that a rank has printed, where it has a prefix of its own."""
+        return next((clue for clue in self.lines(ClueKind.LAST_WORDS) if clue.rank == rank), None)
+
+    @cached_property
     def named_ranks(self) -> int:
         """How many ranks printed anything that tells something, or ended."""
         return len({clue.rank for clue in self.recording.clues if clue.rank >= 0} | self.recording.job.ends.keys())
@@ -329,11 +360,40 @@ class LogFacts:
     @cached_property
     def own_error(self) -> Clue | None:
         """The first exception of the program itself."""
-        for clue in self.lines(ClueKind.EXCEPTION):
-            kind = clue.words.partition(":")[0].rpartition(".")[2]
-            if kind not in _FOLLOWS and not _NOWHERE.search(clue.words) and not lacks_a_peer(clue.words):
-                return clue
-        return None
+        return next(iter(self._own_errors), None)
+
+    @cached_property
+    def _own_errors(self) -> list[Clue]:
+        """Those that follow from no other: a lost connection that the program opened itself is its own."""
+        return [
+            clue
+            for clue in self.lines(ClueKind.EXCEPTION)
+            if _kind(clue) not in _FOLLOWS
+            and not _NOWHERE.search(clue.words)
+            and (is_users_path(clue.raised_in) or not lacks_a_peer(clue.words))
+        ]
+
+    @cached_property
+    def other_errors(self) -> list[Clue]:
+        """Errors of ranks that the first one is not of, each once, of another kind or line: raised outside of communication, so
+        nothing shows that they follow from the first."""
+        own, found = self.own_error, dict[tuple[str, SourceLine], Clue]()
+        for clue in self._own_errors if own is not None and own.rank >= 0 else ():
+            apart = clue.rank >= 0 and clue.rank not in self.same_error(own)  # type: ignore[arg-type]
+            if apart and clue.site and clue.raised_in and not _COMMUNICATES.search(clue.raised_in):
+                found.setdefault((_kind(clue), clue.site), clue)
+        return [clue for clue in found.values() if not self.goes_on_after(clue)][:MOST_OTHERS]
+
+    def same_error(self, error: Clue) -> tuple[int, ...]:
+        """The ranks that print an error of this kind at this line; all that ended, where as many print it without a number."""
+        alike = [
+            one
+            for one in self._own_errors
+            if _kind(one) == _kind(error) and (one.site == error.site if error.site else one.words == error.words)
+        ]
+        ranks = {one.rank for one in alike if one.rank >= 0}
+        ends = self.recording.job.ends
+        return tuple(sorted(ends)) if not ranks and 1 < len(ends) == len(alike) else tuple(sorted(ranks))
 
     @cached_property
     def is_of_a_job(self) -> bool:
@@ -355,10 +415,17 @@ class LogFacts:
     def goes_on_after(self, clue: Clue) -> int:
         """How many lines the log has after this one where none of them tells of an error or an end: then what it tells of did not
         end the job. 0 where it may have."""
-        if self.recording.job.ends or clue.lines_after < GOES_ON_LINES:
+        if self.recording.job.ends or not (clue.lines_after >= GOES_ON_LINES or self.trains_on):
             return 0
         later = (one for one in self.recording.clues if one.line_number > clue.line_number)
-        return 0 if any(one.kind not in (ClueKind.WARNING, ClueKind.TRAINING) for one in later) else clue.lines_after
+        return clue.lines_after if self.trains_on or all(one.kind in _SPEAKS_OF_NOTHING for one in later) else 0
+
+    @cached_property
+    def trains_on(self) -> bool:
+        """Whether training is spoken of behind everything that tells of something wrong, more often than by ranks that have not
+        noticed yet: an exception was caught, or the job was started again."""
+        after = max((clue.numbers[0] for clue in self.lines(ClueKind.TRAINING) if clue.numbers), default=0)
+        return after >= max(3, 2 * self.recording.world_size) and not self.recording.job.ends
 
     @cached_property
     def killed_for_memory(self) -> tuple[int, ...]:
@@ -413,7 +480,7 @@ def from_line(
         confidence=confidence,
         place=clue.site,
         evidence={"line of the log": clue.line_number, "words": clue.words[:300]},
-        why=f"line {clue.line_number} of the log; {why}",
+        why=f"line {clue.line_number} of {clue.file or 'the log'}; {why}",
         prescriptions=(cure,),
         explains=(KEY,),
         specificity=specificity,
@@ -426,9 +493,18 @@ OWN_ERROR = "it is the first error that is not about a lost peer"  # why an exce
 def from_own_error(log: LogFacts, title: str, cure: Prescription, specificity: int = 90) -> Finding:
     """A check's explanation of the first exception of the program itself, which its words name. `log.own_error` is there."""
     assert log.own_error is not None
-    lines = log.goes_on_after(log.own_error)
+    ranks, lines = log.same_error(log.own_error), log.goes_on_after(log.own_error)
     why = f"the log goes on for {lines} lines and tells of no end: it may have been caught" if lines else OWN_ERROR
-    return from_line(log.own_error, title, who(log.own_error), POSSIBLE if lines else LIKELY, why, cure, specificity)
+    found = from_line(log.own_error, title, ranks, POSSIBLE if lines else LIKELY, why, cure, specificity)
+    if not log.trains_on:
+        return found
+    went_on = "caught, or mended by a start anew: the training goes on after it, and the log tells of no end"
+    return replace(found, severity=NOTE, why=f"{found.why.partition(';')[0]}; {went_on}")
+
+
+def _kind(clue: Clue) -> str:
+    """`JSONDecodeError` of `json.decoder.JSONDecodeError: ...`."""
+    return clue.words.partition(":")[0].rpartition(".")[2]
 
 
 def of_one_group(group: str) -> Confidence:

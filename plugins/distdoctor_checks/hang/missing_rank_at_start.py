@@ -69,10 +69,10 @@ def examine(verdict: Verdict | None, standstill: Stall | None, log: LogFacts | N
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:
     joined = log.lines(ClueKind.JOINED)
-    if log.never_wrote:
+    if joined and (not log.never_wrote or joined[0].numbers[0] < joined[0].numbers[1]):
+        yield _too_few(joined[0], log)  # whoever waits for a key then waits for one of those that wait for the others
+    elif log.never_wrote:
         yield _never_wrote(log.never_wrote, log.lines(ClueKind.NOT_ARRIVED)[0])
-    elif joined:
-        yield _too_few(joined[0])
     elif unreachable := log.lines(ClueKind.UNREACHABLE):
         yield _nobody_answered(unreachable)
     warned = [(clue, words) for clue in log.lines(ClueKind.WARNING) if (words := _misnumbered(clue))]
@@ -115,16 +115,21 @@ def _never_wrote(ranks: tuple[int, ...], clue: Clue) -> Finding:
     )
 
 
-def _too_few(clue: Clue) -> Finding:
+def _too_few(clue: Clue, log: LogFacts) -> Finding:
     came, expected = clue.numbers
     if came > expected:
         return _too_many(came, expected, clue)
+    speak = {one.rank for one in log.recording.clues if one.rank >= 0}
+    missing = tuple(rank for rank in range(expected) if rank not in speak) if len(speak) == came else ()
+    came_words = f"only {came} of {expected} ranks came"
     return from_line(
         clue,
-        f"only {came} of {expected} ranks came to the store",
-        (),
+        f"did not come to the store: {came_words}" if missing else f"{came_words} to the store",
+        missing,
         LIKELY,
-        "which ones are missing it does not say",
+        f"all others print something, and nothing here is of {named(missing)}"
+        if missing
+        else "which ones are missing it does not say",
         Prescription(
             "start-every-rank", change=f"start all {expected} ranks with the same MASTER_ADDR and MASTER_PORT"
         ),

@@ -23,7 +23,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import (
+    CERTAIN,
+    ERROR,
+    LIKELY,
+    NOTE,
+    POSSIBLE,
+    WARNING,
+    Finding,
+    Place,
+    Prescription,
+    Stalls,
+)
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
 from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed, from_line, from_own_error, who
 from distdoctor.diagnosis.hang.in_ras import dead_processes
@@ -80,6 +91,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     gone = [*log.lines(ClueKind.PEER_GONE), *log.lines(ClueKind.WAITED)]
     if log.own_error is not None:
         yield _own_error(log, log.own_error)
+        yield from (_other_error(log, one) for one in log.other_errors)
     elif killed:
         yield _killed_for_memory(killed[0], log)
     elif task := log.first_task:
@@ -87,7 +99,10 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     elif log.first_ends:
         yield from claimed([_ended(log.first_ends, log.left_alone)], 15)
     elif ended := log.other_ends:
-        yield _said_to_have_ended(ended[0])
+        found = _said_to_have_ended(ended[0])
+        yield (
+            replace(found, severity=NOTE, why=f"{found.why}; the training goes on after it") if log.trains_on else found
+        )
     elif gone and not log.goes_on_after(gone[-1]):
         yield _peer_gone(gone)
 
@@ -96,8 +111,15 @@ def _own_error(log: LogFacts, clue: Clue) -> Finding:
     kind = clue.words.partition(":")[0]
     words = " ".join(clue.words.split())
     where = f" at {clue.site.short}" if clue.site else ""
-    whose = "failed" if clue.rank >= 0 else "a rank failed" if log.is_of_a_job else "a process failed"
-    change = f"fix the {kind}{where}; the other errors are its consequences"
+    ranks = log.same_error(clue)
+    how = "raised" if log.trains_on else "failed with"
+    whose = how if ranks else f"a rank {how}" if log.is_of_a_job else f"a process {how}"
+    also = "others failed by themselves as well" if log.other_errors else "the other errors are its consequences"
+    change = f"fix the {kind}{where}" + (
+        "" if len(ranks) > 1 and len(ranks) == len(log.recording.job.ends) else f"; {also}"
+    )
+    if log.trains_on:
+        change = f"see whether what raised it{where} is needed: the program went on without it, or was started again"
     if _OF_THE_DEVICE.search(words):
         change = (
             f"drain the host{f' of rank {clue.rank}' if clue.rank >= 0 else ''} and look at its GPU (dmesg for Xid, "
@@ -107,13 +129,28 @@ def _own_error(log: LogFacts, clue: Clue) -> Finding:
         change = "look at dmesg: the kernel kills loader workers when the host's memory is used up; start fewer, or cache less"
     found = from_own_error(
         log,
-        f"{whose} with {words[:160]}{' ...' if len(words) > 160 else ''}",
+        f"{whose} {words[:160]}{' ...' if len(words) > 160 else ''}",
         Prescription("mend-the-first-failure", change=change),
         specificity=85,
     )
     if log.is_of_a_job or found.confidence is POSSIBLE:
         return found
     return replace(found, confidence=POSSIBLE, why=f"{found.why}; {_NO_JOB}")
+
+
+def _other_error(log: LogFacts, clue: Clue) -> Finding:
+    """A rank that failed in words of its own, which nobody's end explains."""
+    words = " ".join(clue.words.split())
+    found = from_line(
+        clue,
+        f"failed with {words[:160]}{' ...' if len(words) > 160 else ''}",
+        log.same_error(clue),
+        LIKELY,
+        "it speaks of no lost peer and was raised outside of communication: mending the first error leaves this one",
+        Prescription("mend-the-first-failure", change=f"fix this one at {clue.site.short} too"),
+        specificity=0,
+    )
+    return replace(found, explains=())
 
 
 def _killed_for_memory(clue: Clue, log: LogFacts) -> Finding:

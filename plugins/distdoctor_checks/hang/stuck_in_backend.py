@@ -96,6 +96,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _of_several_groups(log.of_several_groups)
     elif log.unnumbered:
         yield _unnumbered(log.unnumbered)
+    elif standing := log.lines(ClueKind.STANDS):
+        yield _watchdogs_stand(standing)
     yield from (_fault_of_device(clue) for clue in log.lines(ClueKind.XID) if clue.numbers[0] in _XIDS_OF_HARDWARE)
     # What NCCL warns of once a connection is gone follows from that.
     gone = min((clue.line_number for clue in log.lines(ClueKind.PEER_GONE)), default=1 << 62)
@@ -108,6 +110,23 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
 # Of NVIDIA's list ("XID Errors"): ECC and row remapping, NVLink, GSP, the bus. Others are often a program's illegal access.
 _OF_XID = re.compile(r"^\d{1,4}, (?:pid=[^,]{1,60}, )?(?:name=[^,]{1,60}, )?")
 _XIDS_OF_HARDWARE = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 143, 145, 149, 154})
+
+
+def _watchdogs_stand(told: list[Clue]) -> Finding:
+    """NCCL's watchdogs hang themselves, which torch ends after a while: by whom first says nothing."""
+    ranks = sorted({clue.rank for clue in told if clue.rank >= 0})
+    return from_line(
+        told[0],
+        f"torch's watchdog of NCCL stood for {told[0].numbers[0]} s: a call of CUDA or NCCL does not come back, or a thread "
+        "keeps the GIL",
+        ranks,
+        POSSIBLE,
+        "torch ends such a process itself, so who died first is no cause; in which call they stand the log does not say",
+        Prescription(
+            "gather-backend-evidence", change="run `distdoctor hang-dump` while it stands, with --native; " + LOOK
+        ),
+        specificity=40,
+    )
 
 
 def _fault_of_device(clue: Clue) -> Finding:

@@ -99,6 +99,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _missed(missed[0])
     elif log.silent:
         yield _silent(log.silent, list(log.timeouts.values()) or log.unnumbered)
+    elif log.silent_beside_gloo:
+        yield _silent_beside_gloo(log)
     yield from (_gil_held(clue) for clue in log.lines(ClueKind.GIL_HELD)[:1])
 
 
@@ -149,6 +151,25 @@ def _silent(silent: tuple[int, ...], timeouts: list[Clue]) -> Finding:
         silent,
         POSSIBLE,
         "whoever waits for nobody prints nothing: it was held up elsewhere, or its lines are not in this log",
+        Prescription("bound-the-wait", change=f"look at what {named(silent)} did; {LOOK}"),
+        specificity=30,
+    )
+
+
+def _silent_beside_gloo(log: LogFacts) -> Finding:
+    silent = log.silent_beside_gloo
+    waited = {clue.rank: clue for clue in log.lines(ClueKind.WAITED)}
+    first = waited[min(waited)]
+    last = [words for rank in silent if (words := log.last_words(rank)) is not None]
+    said = "".join(f"; the last line of rank {one.rank} is {one.line_number}: `{one.words[:120]}`" for one in last[:2])
+    return from_line(
+        first,
+        f"printed no error, while {named(waited)} gave up waiting{f' at {first.site.short}' if first.site else ''}: it had "
+        "not come there",
+        tuple(silent),
+        LIKELY if len(silent) == 1 < len(waited) else POSSIBLE,
+        "whoever waits for nobody prints nothing, and torchrun then ends it; which rank it lists first says nothing"
+        + said,
         Prescription("bound-the-wait", change=f"look at what {named(silent)} did; {LOOK}"),
         specificity=30,
     )
