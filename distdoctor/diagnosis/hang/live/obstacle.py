@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, is_at_prompt
 from distdoctor.diagnosis.source.prompts import prompt_before
 from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, dotted, last_word, source_file
+from distdoctor.diagnosis.source.store_keys import awaited_key
 from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import FileWait, Frame, ProcessStacks, Stacks, ThreadStack
 
@@ -38,7 +39,22 @@ def obstacle_of(standing: RankActivity, stacks: Stacks, sources: Mapping[str, st
         return _at_prompt(standing.site, sources)
     if process.waits_for is not None:
         return file_obstacle(process, standing.site, stacks)
-    return _in_lock(process, sources)
+    return _in_lock(process, sources) or _in_store(standing.site, sources)
+
+
+def _in_store(site: SourceLine, sources: Mapping[str, str]) -> Obstacle | None:
+    """A key of a store that nobody has set."""
+    found = awaited_key(sources, site)
+    if found is None:
+        return None
+    key, setters = found
+    where = f" (as at {_short(setters[0][0])})" if setters else ""
+    return Obstacle(
+        f"it waits in the store for the key `{key}`, which nobody has set",
+        f"set that key on every path of whoever answers{where}, or give the wait at {_short(site)} a timeout",
+        {"key of the store": key},
+        tuple((line, f"sets keys of the store: `{text}`") for line, text in setters),
+    )
 
 
 def file_obstacle(process: ProcessStacks, site: SourceLine, stacks: Stacks) -> Obstacle | None:
