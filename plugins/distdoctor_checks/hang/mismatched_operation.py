@@ -165,7 +165,8 @@ def _cure(verdict: Verdict, incident: Incident) -> Prescription:
         two = " or ".join(f"{call.op.word} at {at(call.site)}" for call in (incident.odd, incident.usual))
         change = f"call the same operation on all ranks: {two}"
     else:
-        change = f"call {incident.usual.op.word} at {at(incident.odd.site)} on {named(incident.ranks)} too"
+        where = f" at {at(incident.odd.site)}" if incident.odd.site else f" as #{incident.odd.number}"
+        change = f"call {incident.usual.op.word}{where} on {named(incident.ranks)} too"
     return Prescription("same-operation", change=change)
 
 
