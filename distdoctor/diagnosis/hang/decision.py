@@ -92,10 +92,12 @@ def led_to_by(facts: Collectives, decision: Decision, call: Call) -> bool:
 
 
 def _is_under(file: SourceFile, test: SourceLine, site: SourceLine) -> bool:
-    """Whether a line stands in the statement whose condition is in the line `test`."""
-    tests = (node for node in file.nodes(ast.If, ast.While) if node.test.lineno == test.line)
-    same = site.path == test.path
-    return same and any(node.body[0].lineno <= site.line <= (node.end_lineno or site.line) for node in tests)
+    """Whether a line stands in the statement whose condition is in the line `test`, or in what a handler there guards."""
+    tests = [node for node in file.nodes(ast.If, ast.While) if node.test.lineno == test.line]
+    spans = [(node.body[0].lineno, node.end_lineno or site.line) for node in tests]
+    guarded = (node for node in file.nodes(ast.Try) if any(one.lineno == test.line for one in node.handlers))
+    spans += [(node.body[0].lineno, node.body[-1].end_lineno or site.line) for node in guarded]
+    return site.path == test.path and any(first <= site.line <= last for first, last in spans)
 
 
 def _is_innermost(facts: Collectives, call: Call) -> bool:

@@ -50,6 +50,11 @@ class Decision:
         return self.test.startswith(("if ", "while "))
 
     @property
+    def handles_errors(self) -> bool:
+        """Whether it is a handler: a rank went there because it raised something."""
+        return self.test.startswith("except")
+
+    @property
     def is_loop(self) -> bool:
         """Whether it is what a loop goes through: the ranks have different numbers of turns."""
         return self.test.startswith("for ")

@@ -220,6 +220,13 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
     decided = decide_once(verdict, incident)
     if decided is not None:
         return decided
+    if incident.decision is not None and incident.decision.handles_errors and usual is not None:
+        handler = incident.decision
+        return Prescription(
+            "decide-once",
+            change=f"do not go on alone after `{handler.test}` ({at(handler.site)}): let the error end the job, or all_reduce a "
+            f"flag of who has failed, on every rank, before {at(usual.site)}",
+        )
     if incident.decision is not None and incident.decision.is_loop:
         return _as_many_turns(incident, incident.decision)
     if incident.is_tie and usual is not None:

@@ -12,6 +12,7 @@ from functools import partial
 
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, is_object_list
+from distdoctor.diagnosis.hang.decision import led_to_by
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.diagnosis.hang.incidents.guarding import find_guard
 from distdoctor.diagnosis.hang.program import ExecutedStatements, deviation, symbol
@@ -46,7 +47,7 @@ def _off_the_path(known: HangFacts, parted: CallDivergence) -> OddSide | None:
     few.
     """
     by_rank = partial(_is_outvoted, parted.group.unseen) if parted.group.unseen else _is_under_a_guard
-    for left_the_path in (_receives_another_list, _strays, _ran_out, by_rank, _strayed_before):
+    for left_the_path in (_receives_another_list, _swallowed_an_error, _strays, _ran_out, by_rank, _strayed_before):
         suspects = [
             number for number in (0, 1) if left_the_path(known, parted.variants[number], parted.variants[1 - number])
         ]
@@ -82,6 +83,16 @@ def _receives_another_list(_: HangFacts, mine: Variant, other: Variant) -> bool:
     """Whether it is about a list of objects that the other side gives out: the receivers' has to be as long."""
     call = mine.call
     return is_object_list(call) and call.root not in mine.ranks and call.root in other.ranks
+
+
+def _swallowed_an_error(known: HangFacts, mine: Variant, other: Variant) -> bool:
+    """Whether what parts them is a handler of exceptions, and the others' call is in what it guards: these never came there.
+    Their own call is the next one of the program, as ever."""
+    sites = mine.call.site, other.call.site
+    decision = deciding_condition(known.sources, *sites) if sites[0] != sites[1] and known.sources else None
+    if decision is None or not decision.handles_errors:
+        return False
+    return led_to_by(known.facts, decision, other.call) and not led_to_by(known.facts, decision, mine.call)
 
 
 def _strays(known: HangFacts, mine: Variant, other: Variant) -> bool:
