@@ -73,6 +73,7 @@ class FinishedJob:
             world_size=max(recording.job.world_size, job.world_size),
             exit_code=end.exit_code or recording.job.exit_code,
             interrupted=self.state.signal or recording.job.interrupted,
+            interrupted_ns=self.state.signal_ns,
             running=False,
             end_unseen=recording.job.end_unseen
             and not self.record.is_refused,  # we saw it, and could not write it down

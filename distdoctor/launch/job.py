@@ -132,6 +132,7 @@ class RunningJob:
             attempt=self.state.attempt,
             hosts=self.record.hosts,
             interrupted=self.state.signal,
+            interrupted_ns=self.state.signal_ns,
             lost=self.state.lost if over else self.presence.lost(),
         )
 

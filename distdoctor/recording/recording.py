@@ -217,8 +217,9 @@ class Job:
     """What is known about the job as a whole. `world_size` 0: unknown. `ends` holds the ranks whose end was seen.
 
     `attempt` is the number of the start that was recorded here, `earlier` are those before it: the launcher restarted the ranks.
-    `interrupted`: the signal that ended the job from outside (a time limit, preemption, Ctrl-C), 0 for none. `hosts`: on how many
-    hosts a launcher should be, 0: not known.
+    `interrupted`: the signal that ended the job from outside (a time limit, preemption, Ctrl-C), 0 for none; `interrupted_ns`:
+    when it came, on the monotonic clock of the launcher's host, 0: not known. `hosts`: on how many hosts a launcher should be,
+    0: not known.
 
     `running`: the job was alive when the recording was read. `read_at_ns`: when that was, on the monotonic clock of the host
     that read it (0: not read live); `read_wall_ns`: the same moment on its wall clock (0: not noted). `end_unseen`: it is over,
@@ -238,6 +239,7 @@ class Job:
     attempt: int = 0
     earlier: tuple[Attempt, ...] = ()
     interrupted: int = 0
+    interrupted_ns: int = 0
     hosts: int = 0
     end_unseen: bool = False
     lost: tuple[LostHost, ...] = ()

@@ -140,6 +140,10 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
     clock = timeline or (next(iter(facts.timelines.values()), None) if facts.one_host else None)
     offset = clock.log.monotonic_to_wall_ns if clock else 0
     at_ns = end.at_ns + offset if end is not None and end.at_ns and offset else 0
+    moments = [one.at_ns for one in (raised, exiting) if one is not None]
+    asked_ns = recording.job.interrupted_ns if facts.one_host else 0
+    if moments and 0 < asked_ns <= min(moments):  # with whom the others have then lost a peer
+        return Ending(rank, ENDED, at_ns, exit_code=end.exit_code if end else None, signal=end.signal if end else 0)
     if raised is not None and timeline is not None:
         words, at_wall_ns = raised.words, timeline.wall(raised.at_ns)
         victim = (lacks_a_peer(words) or any(map(_is_torchs, raised.errors[1:]))) and _was_waiting(timeline)

@@ -11,6 +11,7 @@ from programs import judged
 
 from distdoctor.launch.ends import ended_from_outside
 from distdoctor.recording.recording import RankEnd, Recording
+from distdoctor.recording.trace.events import UncaughtException
 from distdoctor.testing import Script, recording
 from distdoctor.testing.rank_trace import SECOND
 
@@ -94,3 +95,15 @@ def test_a_code_of_its_own_after_the_interrupt_is_no_failure(seconds: float, by_
     found = ended_from_outside(ends, asked_ns=20 * SECOND)
 
     assert found[0].ended_by_launcher is by_the_interrupt
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_ranks_raise_after_ctrl_c_is_nobodys_failure(before: bool) -> None:
+    """An error that came before it stays one: the job stood because of it, until somebody lost patience."""
+    script = training().raises(0, "RuntimeError: eof", site="train.py:50 drive")
+    found = script.finished(survivors="fail")
+    (raised,) = found.ranks[0].noted(UncaughtException)
+    asked_ns = raised.at_ns + (SECOND if before else -1)
+    job = replace(found.job, interrupted=int(signal.SIGINT), interrupted_ns=asked_ns)
+
+    assert codes(replace(found, job=job)) == (["DD110"] if before else [])
