@@ -7,14 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.call_edits import calls_at
+from distdoctor.diagnosis.source.given_values import all_made_of
 from distdoctor.diagnosis.source.rank_local import is_made_the_same, step_of
+from distdoctor.diagnosis.source.rank_words import names_world
 from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, lineno, source_file
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
 MOST = 40  # expressions that are followed
 _DIVIDES = frozenset({"div", "div_", "true_divide", "divide", "divide_"})
-_AS_IT_IS = frozenset({"to", "float", "double", "half", "bfloat16", "cuda", "cpu", "scale", "sum", "squeeze", "view"})
+_AS_IT_IS = frozenset(
+    {"values", "to", "float", "double", "half", "bfloat16", "cuda", "cpu", "scale", "sum", "squeeze", "view"}
+)
 
 
 @dataclass(frozen=True)
@@ -29,20 +33,46 @@ class Division:
 def divisions_before(sources: Mapping[str, str], backward: SourceLine) -> list[Division]:
     """The divisions between a loss and the line of its backward pass, the nearest to that first."""
     program = program_of(sources)
-    waiting: list[ast.AST] = [one for call in calls_at(sources, backward, "backward") for one in _goes_backward(call)]
     found: dict[SourceLine, Division] = {}
-    seen: set[ast.AST] = set()
-    for value in waiting:
-        if value in seen or len(seen) >= MOST:
-            continue
-        seen.add(value)
+    for value in _before(program, sources, backward):
         divisor = _divisor(value)
         if divisor is not None:
-            step = step_of(program, value)
-            site = SourceLine(step.path, step.line, step.function)
+            site = _line(program, value)
             found.setdefault(site, Division(site, ast.unparse(divisor), is_made_the_same(program, divisor)))
-        waiting += _made_of(program, value)
     return list(found.values())
+
+
+def term_over_all(sources: Mapping[str, str], backward: SourceLine) -> Division | None:
+    """The one count that terms of a loss are divided by, which a collective has summed over the ranks, and nothing divides by
+    their number; None where there is none, there are several, or the loss is scaled by the number of ranks on its way."""
+    program = program_of(sources)
+    found: dict[str, Division] = {}
+    for value in _before(program, sources, backward):
+        if any(names_world(last_word(node)) for node in ast.walk(value)):
+            return None
+        divisor = _divisor(value)
+        made = all_made_of(program, divisor) if divisor is not None else []
+        if divisor is None or not any(is_made_the_same(program, one) for one in made):
+            continue
+        if not any(names_world(last_word(node)) for one in made for node in ast.walk(one)):
+            found.setdefault(ast.unparse(divisor), Division(_line(program, value), ast.unparse(divisor), agreed=True))
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _before(program: UserProgram, sources: Mapping[str, str], backward: SourceLine) -> Iterator[ast.AST]:
+    """The loss of a backward pass, and what it is made of, the nearest first."""
+    waiting: list[ast.AST] = [one for call in calls_at(sources, backward, "backward") for one in _goes_backward(call)]
+    seen: set[ast.AST] = set()
+    for value in waiting:
+        if value not in seen and len(seen) < MOST:
+            seen.add(value)
+            yield value
+            waiting += _made_of(program, value)
+
+
+def _line(program: UserProgram, value: ast.AST) -> SourceLine:
+    step = step_of(program, value)
+    return SourceLine(step.path, step.line, step.function)
 
 
 def dropped_division(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
@@ -91,8 +121,14 @@ def _made_of(program: UserProgram, value: ast.AST) -> Iterator[ast.AST]:
         yield value.operand
     elif isinstance(value, ast.IfExp):
         yield from (value.body, value.orelse)
-    elif isinstance(value, ast.Tuple):
+    elif isinstance(value, ast.Tuple | ast.List):
         yield from value.elts
+    elif isinstance(value, ast.Dict):
+        yield from value.values  # also what is unpacked into it
+    elif isinstance(value, ast.Subscript):
+        yield value.value
+    elif isinstance(value, ast.GeneratorExp | ast.ListComp):
+        yield value.elt
     elif isinstance(value, ast.Name):
         scope = program.scope_of(value)
         stored = [one for one in program.stores(value.id, scope) if isinstance(one[0], ast.Assign | ast.AugAssign)]
@@ -102,6 +138,8 @@ def _made_of(program: UserProgram, value: ast.AST) -> Iterator[ast.AST]:
         yield from program.passed(scope, value.id)
     elif isinstance(value, ast.Call):
         targets = program.targets(value)
+        if isinstance(value.func, ast.Name) and value.func.id == "sum":
+            yield from value.args[:1]
         yield from (one for target in targets[:2] for one in program.returned(target))
         if not targets and last_word(value.func) in _AS_IT_IS | _DIVIDES and isinstance(value.func, ast.Attribute):
             yield from (value.args[:1] if last_word(value.func) == "scale" else [value.func.value])

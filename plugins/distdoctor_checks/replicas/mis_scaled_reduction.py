@@ -9,7 +9,8 @@ How we know      A few elements of two gradients are sampled on each rank before
                  their ratio is the same everywhere and equals the number of ranks or its inverse. Or the autograd graph shows
                  that each rank divides its loss by a number that all ranks have counted together, and the wrapper averages
                  again; or that a mean loss is scaled by the number of ranks, which the source names there (likely). A note,
-                 possible: each rank divides its summed loss by a count of its own, and the counts are far apart. Or the
+                 possible: each rank divides its summed loss by a count of its own, and the counts are far apart. Possible:
+                 the source divides terms of the loss by a count that a collective has summed over the ranks. Or the
                  first steps use the mean, and all later ones the sum, while the loss is made in one way (likely: a
                  communication hook that changes its way). Looked at are eight of the first steps, and three from each
                  power of two on.
@@ -38,7 +39,7 @@ from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
 from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.used_factor import computes_one_loss, is_close, used_factors
-from distdoctor.diagnosis.source.loss_divisions import Division, divisions_before, dropped_division
+from distdoctor.diagnosis.source.loss_divisions import Division, divisions_before, dropped_division, term_over_all
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
 from distdoctor.diagnosis.source.statement_edits import averaged_below
 from distdoctor.recording.rank_set import named
@@ -70,6 +71,10 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         by_world = _scaled_by_ranks(gradients, peers, sources.texts) if not summed else None
         if by_world is not None:
             yield by_world
+            continue
+        term = _term_over_all(gradients, peers, sources.texts) if peers.by == WRAPPER and not summed else None
+        if term is not None:
+            yield term
             continue
         turned = _turning_point(by_step, len(peers.ranks))
         if (
@@ -338,6 +343,35 @@ def _divided_by_all(
             ),
         ),
         confidence=LIKELY,
+        severity=WARNING,
+        at_ns=update.at_ns,
+    )
+
+
+def _term_over_all(gradients: Gradients, peers: ReplicaGroup, sources: Mapping[str, str]) -> Finding | None:
+    """Terms of a loss that the source divides by a count over all ranks, where the wrapper averages again."""
+    update = next((u for own in gradients.updates(peers).values() for u in own if u.step and u.loss_site), None)
+    division = term_over_all(sources, update.loss_site) if update is not None else None
+    if update is None or division is None or computes_one_loss(gradients, peers):
+        return None
+    ranks = len(peers.ranks)
+    return Finding(
+        title=f"what is divided by `{division.divisor}` is {ranks} times too small in the gradients: a count over all ranks, "
+        "and then the average over them",
+        ranks=peers.ranks,
+        place=division.site,
+        places=_places(division, update.loss_site, peers.ranks),
+        evidence={"divisor": division.divisor, "ranks": ranks, "replicas_by": peers.by},
+        why=f"a collective sums `{division.divisor}` over the ranks before it divides, as the source shows, and {peers.by} "
+        f"divides by {ranks} again; a loss of one process, or another term that is a mean, weighs {ranks} times as much",
+        prescriptions=(
+            Prescription(
+                "divide-by-ranks-once",
+                change=f"divide `{division.divisor}` by the number of ranks after the all_reduce",
+                effect=f"these terms change by the factor {ranks}",
+            ),
+        ),
+        confidence=POSSIBLE,
         severity=WARNING,
         at_ns=update.at_ns,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distdoctor.diagnosis.source.batch_shares import blocks_by_rank
-from distdoctor.diagnosis.source.loss_divisions import divisions_before, dropped_division
+from distdoctor.diagnosis.source.loss_divisions import divisions_before, dropped_division, term_over_all
 from distdoctor.recording.source_line import SourceLine
 
 LOSS = """def token_loss(logits, tags):
@@ -66,3 +66,44 @@ def test_a_division_whose_result_is_dropped_is_found_beside_the_reduction(statem
 )
 def test_a_block_of_neighbours_is_no_strided_share(share: str, found: int) -> None:
     assert len(blocks_by_rank({"train.py": f"def scatter(batch, rank, world, n):\n    return {share}\n"})) == found
+
+
+TERMS = """class Criterion(nn.Module):
+    def boxes(self, out, targets, num_boxes):
+        return {{"box": l1_loss(out, targets, reduction="sum") / num_boxes}}
+
+    def forward(self, out, targets):
+        num_boxes = torch.as_tensor([sum(len(t) for t in targets)])
+        {together}
+        num_boxes = torch.clamp({count}, min=1).item()
+        return {{**self.labels(out, targets), **self.boxes(out, targets, num_boxes)}}
+
+
+def train(model, loader):
+    criterion = Criterion()
+    for x, targets in loader:
+        losses = criterion(model(x), targets)
+        loss = sum(losses[name] * weights[name] for name in losses)
+        {scaled}
+        loss.backward()
+"""
+SUMMED = "dist.all_reduce(num_boxes)"
+
+
+@pytest.mark.parametrize(
+    ("together", "count", "scaled", "line"),
+    [
+        (SUMMED, "num_boxes", "pass", 3),
+        (SUMMED, "num_boxes / get_world_size()", "pass", 0),
+        ("pass", "num_boxes", "pass", 0),
+        (SUMMED, "num_boxes", "loss = loss * world_size", 0),
+    ],
+    ids=["over all ranks", "their mean", "of each rank", "scaled afterwards"],
+)
+def test_terms_that_are_divided_by_a_count_over_all_ranks_are_found(
+    together: str, count: str, scaled: str, line: int
+) -> None:
+    source = TERMS.format(together=together, count=count, scaled=scaled)
+    found = term_over_all({"train.py": source}, SourceLine("train.py", 18, "train"))
+
+    assert (found.site.line, found.divisor) == (line, "num_boxes") if found is not None else not line
