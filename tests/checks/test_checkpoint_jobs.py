@@ -35,6 +35,7 @@ def found(recording: Recording) -> list[Finding]:
         (jobs.saved_by_all, "DD703", WARNING, CERTAIN, (0, 1), "# on every rank"),
         (jobs.saved_shards, "DD707", ERROR, LIKELY, (0,), "# of this rank alone"),
         (jobs.best_again, "DD705", ERROR, CERTAIN, (1,), "# whatever is there"),
+        (jobs.parts_restored, "DD706", WARNING, LIKELY, (1,), "if everywhere or rank == 0:"),
     ],
 )
 def test_a_checkpoint_that_goes_wrong_is_named_with_its_line(
@@ -65,6 +66,7 @@ def test_a_checkpoint_that_goes_wrong_is_named_with_its_line(
         (jobs.loaded_by_all, {"placed": True}),
         (jobs.saved_by_all, {"own": True}),
         (jobs.best_again, {"waits": True}),
+        (jobs.parts_restored, {"everywhere": True}),
     ],
 )
 def test_its_healthy_twin_is_silent_and_trains_the_same_to_the_last_bit(

@@ -10,6 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -439,6 +440,28 @@ def loaded_into_tied(rank: int, world_size: int, *, ties_again: bool) -> None:
         optimizer.zero_grad()
         cross_entropy(model(words), (words + step) % 16).backward()
         optimizer.step()
+
+
+def parts_restored(rank: int, world_size: int, *, folder: str, everywhere: bool = False) -> str:
+    """Each rank keeps a part of the optimizer's state; rank 0 alone takes its own out of the whole again."""
+    path = f"{folder}/parts.pt"
+
+    def begin() -> tuple[nn.Module, ZeroRedundancyOptimizer]:
+        model = DistributedDataParallel(Net())
+        return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2)
+
+    model, optimizer = begin()
+    train(model, rank, optimizer=optimizer)
+    optimizer.consolidate_state_dict(0)
+    if rank == 0:
+        torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    dist.barrier()
+    model, optimizer = begin()
+    saved = torch.load(path, map_location="cpu")
+    model.module.load_state_dict(saved["model"])
+    if everywhere or rank == 0:
+        optimizer.load_state_dict(saved["optimizer"])  # its own part
+    return train(model, rank, optimizer=optimizer)
 
 
 def saved_in_a_thread(rank: int, world_size: int, *, folder: str, copies: bool) -> None:

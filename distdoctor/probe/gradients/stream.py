@@ -327,8 +327,9 @@ class GradientsStream:
         found: list[Tensor] = []
         owners: list[int] = []
         for number, parameter in enumerate(parameters):
-            if parameter in optimizer.state:
-                for _, value in sorted(optimizer.state[parameter].items()):
+            kept = optimizer.state.get(parameter)
+            if isinstance(kept, dict):  # ZeRO leaves None where another rank keeps it
+                for _, value in sorted(kept.items()):
                     if isinstance(value, Tensor):
                         found.append(value)
                         owners.append(number)

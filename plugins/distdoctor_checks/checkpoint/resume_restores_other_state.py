@@ -17,6 +17,7 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  Copies of the model that no module holds (averages in a dictionary) are searched for by their bits: none of
                  those that this rank saved is anywhere in its memory when training goes on.
                  Of replicas that part in a step, some had loaded the state of optimizer or schedule, and others not: likely.
+                 So are ranks that load the model and no ZeroRedundancyOptimizer, where others load theirs.
                  An object of yours that holds the optimizer, or an averaged copy of the model, and counts in an attribute, is
                  part of it: its counter stands twice as far with another learning rate, or begins anew.
                  Replicas whose models were given data of their own until a checkpoint was read, and the same since: likely.
@@ -31,7 +32,7 @@ Source           PyTorch, "Saving and Loading a General Checkpoint".
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
@@ -65,6 +66,8 @@ from distdoctor.recording.replay import Replay
 from distdoctor.recording.trace.events import Loading, StateLoaded, Untied
 from distdoctor.recording.trace.state_file import BESIDE, COPIES, MOMENTS, SCHEDULE, UPDATES, WEIGHTS
 
+_IN_PARTS = "ZeroRedundancyOptimizer"
+
 
 @check("DD706", "resume-restores-other-state", severity=WARNING, live=False, specificity=50)
 def examine(
@@ -88,6 +91,7 @@ def examine(
         return
     if restored is None:
         alone = [_by_some(one, recording) for one in partings.found] if partings is not None else []
+        alone += _parts_by_some(recording)
         yield from filter(None, alone)
         if ties or streams or any(alone):
             return
@@ -290,16 +294,51 @@ def _by_some(parting: ReplicaDivergence, recording: Recording) -> Finding | None
         return None
     if any(set(ranks) & set(loaded) and set(ranks) & set(lacking) for ranks in parting.variants):
         return None  # it is not this that parts them
+    what = " and ".join(dict.fromkeys(one.what for one in loads[loaded[0]]))
+    return replace(
+        _restored_by_some(loads, loaded, lacking, recording),
+        title=f"{named(loaded)} restored the state of the {what} alone: {named(lacking)} began with a new one, and the replicas "
+        f"differ from {parting.when} on",
+        severity=ERROR,
+        evidence={"loaded_on": list(loaded), "what": what, "step": parting.step},
+        why="weights that are broadcast afterwards are equal; moments, counters and learning rates are not",
+        at_ns=parting.at_ns,
+        explains=(parting.key,),
+    )
+
+
+def _parts_by_some(recording: Recording) -> Iterator[Finding]:
+    """An optimizer of which each rank holds a part was given its state on some ranks only: weights stay equal, the moments of the
+    other parts are gone."""
+    loads = {
+        rank: [one for one in log.noted(StateLoaded) if one.what == "optimizer" and one.names[:1] == (_IN_PARTS,)]
+        for rank, log in recording.ranks.items()
+    }
+    loaded, lacking = (tuple(sorted(rank for rank, one in loads.items() if bool(one) is has)) for has in (True, False))
+    resumes = [rank for rank, log in recording.ranks.items() if any(True for _ in log.noted(StateLoaded))]
+    if loaded and lacking and set(lacking) <= set(resumes) and len(loads) == recording.world_size:
+        yield replace(
+            _restored_by_some(loads, loaded, lacking, recording),
+            title=f"{named(loaded)} restored its part of the optimizer's state alone: {named(lacking)} keeps other parts, "
+            "and goes on without their moments",
+            evidence={"loaded_on": list(loaded), "optimizer": _IN_PARTS},
+            why=f"{_IN_PARTS} keeps a part of the state on each rank, and load_state_dict takes that part out of the whole; "
+            f"{named(lacking)} loaded the model and no optimizer",
+        )
+
+
+def _restored_by_some(
+    loads: Mapping[int, Sequence[StateLoaded]], loaded: tuple[int, ...], lacking: tuple[int, ...], recording: Recording
+) -> Finding:
+    """The places and the cure, where ranks that lack it do not load what others do."""
     first = loads[loaded[0]][0]
     what = " and ".join(dict.fromkeys(one.what for one in loads[loaded[0]]))
     decision = deciding_condition(recording.sources, first.site, None, loaded, lacking)
     place = decision.site if decision is not None and decision.comes_from_the_rank else first.site
     return Finding(
-        title=f"{named(loaded)} restored the state of the {what} alone: {named(lacking)} began with a new one, and the replicas "
-        f"differ from {parting.when} on",
+        title="",
         ranks=lacking,
         confidence=LIKELY,
-        severity=ERROR,
         place=place,
         places=(
             *(
@@ -309,15 +348,12 @@ def _by_some(parting: ReplicaDivergence, recording: Recording) -> Finding | None
             ),
             Place(first.site, loaded, f"load_state_dict of the {what}"),
         ),
-        evidence={"loaded_on": list(loaded), "what": what, "step": parting.step},
-        why="weights that are broadcast afterwards are equal; moments, counters and learning rates are not",
         prescriptions=(
             Prescription(
                 "restore-everything", change=f"load on every rank ({at(first.site)}), or broadcast the {what} too"
             ),
         ),
-        at_ns=parting.at_ns,
-        explains=(parting.key,),
+        at_ns=first.at_ns,
     )
 
 
