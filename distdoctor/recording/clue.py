@@ -54,3 +54,4 @@ class Clue:
     lines_after: int = 0  # how many lines the log has behind it
     operation: str = ""  # "" where the line is cut before it ends
     group: str = ""  # `PG ID 0 PG GUID 0(default_pg)`, as printed
+    inside: str = ""  # of a crash: the function that the line at `site` had called
