@@ -1,7 +1,7 @@
 """The last line about training at the end of a log, with the moment at which it was printed, where that can be trusted.
 
-Lines say their time without a zone, and a copied file has the time of the copy. The file's own time and the last line's must be the
-same but for a zone, which is a multiple of a quarter of an hour: of a copy they are so by chance only.
+Lines say their time without a zone, and a copied file has the time of the copy. The file's own time and the last line's must be
+the same but for a zone, which is a multiple of a quarter of an hour: of a copy they are so by chance only.
 """
 
 from __future__ import annotations

@@ -120,8 +120,9 @@ def of_json(content: Any) -> list[StackDump]:
 
 
 def _of_threads(pid: int, threads: list[Mapping[str, Any]]) -> StackDump:
-    about = next((one["process_info"] for one in threads if isinstance(one.get("process_info"), dict)), {})
-    parent = about.get("parent") if isinstance(about.get("parent"), dict) else {}
+    infos = (one.get("process_info") for one in threads)
+    about: Mapping[str, Any] = next((info for info in infos if isinstance(info, dict)), {})
+    parent = about["parent"] if isinstance(about.get("parent"), dict) else {}
     found = [thread_of(one) for one in threads]
     running = [bool(raw.get("active")) for raw, one in zip(threads, found, strict=True) if _is_main(one, pid)]
     named = ranks_named(threads, _RANKS)

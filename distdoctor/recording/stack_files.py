@@ -243,7 +243,7 @@ def _processes(copies: Iterable[_Copy]) -> list[_Process]:
 def _of_one_pid(copies: Sequence[_Copy]) -> Iterator[_Process]:
     """Containers number their processes alike: where names say different ranks, these are different processes."""
     ranks = sorted({copy.rank for copy in copies if copy.rank >= 0})
-    for rank in ranks[1:] and ranks or [-1]:
+    for rank in ranks if len(ranks) > 1 else [-1]:
         mine = [copy for copy in copies if copy.rank == rank or len(ranks) < 2]
         looks: dict[str, _Copy] = {}
         for copy in mine:
@@ -408,7 +408,7 @@ def _user_frames(process: ProcessStacks) -> Iterator[Frame]:
     return (frame for thread in process.threads for frame in thread.frames if frame.is_users)
 
 
-# --- beside something else -------------------------------------------------------------------------------------------------------
+# --- beside something else ------------------------------------------------------------------------------------------------------
 
 
 def _under_whole_paths(stacks: Stacks, known: Iterable[str]) -> Stacks:

@@ -103,8 +103,8 @@ BUSY_SHARE = 0.5  # of a core: below it a process that is said to compute is wai
 
 @dataclass(frozen=True)
 class ProcessStacks:
-    """One process, as seen in two or more samples. Of a copied stack `state` is `R` or `S`, as py-spy saw the main thread, or `?`,
-    and what else only the kernel knows is not known.
+    """One process, as seen in two or more samples. Of a copied stack `state` is `R` or `S`, as py-spy saw the main thread, or
+    `?`, and what else only the kernel knows is not known.
 
     `threads` are of the last sample that worked, `cpp_threads` those that run no Python (`--native` with pystack).
     `moved`: some sample of the main thread differs from another, or the kernel

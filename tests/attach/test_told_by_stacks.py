@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sick import PLUGINS
 
-from distdoctor.attach.py_spy import PySpyDump, _thread
+from distdoctor.attach.py_spy import PySpyDump
 from distdoctor.attach.snapshot import _keeps_the_gil, _lasting, _Sample
 from distdoctor.cli.hang_dump import _exit_code
 from distdoctor.cli.looked_at import LookedAt
@@ -419,7 +419,7 @@ def test_a_wrapper_of_the_probe_is_no_frame() -> None:
     ours = {"name": "call", "filename": "/x/distdoctor/probe/wrappers.py (like importlib._bootstrap)", "line": 9}
     users = {"name": "main", "filename": "/job/train.py", "line": 4}
 
-    thread = _thread({"frames": [ours, users], "os_thread_id": 1}, user_locals=False)
+    thread = thread_of({"frames": [ours, users], "os_thread_id": 1}, user_locals=False)
 
     assert [one.path for one in thread.frames] == ["/job/train.py"]
 

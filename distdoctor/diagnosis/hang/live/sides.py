@@ -24,6 +24,7 @@ from distdoctor.diagnosis.source.rank_guard import ENCLOSES
 from distdoctor.diagnosis.source.set_order import SetLoop, set_loop_around
 from distdoctor.recording.rank_set import named
 
+MOST_WITHOUT_MESH = 3  # ranks
 KEY = "ranks apart"  # of the one fact that checks explain
 
 
@@ -135,7 +136,7 @@ class Sides:
         return Finding(
             title=_title(self.usual, odd, self.tie or bool(self.ends)),
             ranks=self.ends or tuple(ranks),
-            confidence=POSSIBLE if several or self.stall.stacks.elsewhere else LIKELY,
+            confidence=POSSIBLE if several or self.stall.stacks.elsewhere or self._may_be_apart else LIKELY,
             undecided=self.tie or several or bool(self.ends),
             place=odd[0].site,
             places=(
@@ -145,8 +146,13 @@ class Sides:
             evidence=self._evidence(tipped_by),
             why=self._why(),
             prescriptions=(Prescription(remedy, change=self.left.cure if self.left else change + self._decided()),),
-            explains=(KEY,),
+            explains=(KEY, *self.stall.explains),
         )
+
+    @property
+    def _may_be_apart(self) -> bool:
+        """Whether ranks may be in calls of groups of their own on the way, as seen once: three ranks make no mesh."""
+        return self.stall.is_one_moment and len(self.stall.standings) > MOST_WITHOUT_MESH
 
     def _evidence(self, tipped_by: tuple[str, ...]) -> dict[str, object]:
         """What they are in, and where their waits close a ring, that ring edge by edge."""
@@ -175,6 +181,8 @@ class Sides:
             why = "equally many ranks are in each call: the stacks do not show which ones are wrong; a recording does"
         else:
             why = "fewer ranks are in this call than in the other; what they did before was not recorded"
+        if self.stall.is_one_moment:
+            why = f"{why}; {self.stall.looks}"
         if self.left:
             return f"{why}; {self.left.effect}"
         return f"{why}; most likely they diverged at {self.decision.words}" if self.decision else why
