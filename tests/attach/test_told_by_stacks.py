@@ -17,6 +17,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, Finding, Stalls
 from distdoctor.diagnosis.hang.live.stall import Stall
+from distdoctor.recording.py_spy_dump import thread_of
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import FileWait, Link, RankStacks, ThreadStack
 from distdoctor.report.first_line import answer
