@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from distdoctor.recording.py_spy_dump import MOST_FRAMES, MOST_THREADS, StackDump
+from distdoctor.recording.py_spy_dump import MOST_FRAMES, MOST_THREADS, StackDump, own_name
 from distdoctor.recording.source_line import PASSED_OVER, SourceLine
 from distdoctor.recording.stacks import Frame, ThreadStack, is_users_path
 
@@ -127,13 +127,15 @@ def _see(number: int, words: str, rank: int, by_rank: dict[int, _Open], close: C
     if one is None or not one.threads:
         return
     if (frame := _FRAME.match(words)) is None:
-        if words != "..." and "<no Python frame>" not in words:
+        if words == "..." or "<no Python frame>" in words:
+            one.last = number
+        else:
             close(rank)
         return
     one.last = number
     path, frames = frame[1] or "???", one.threads[-1].frames
     if len(frames) < MOST_FRAMES and not path.endswith(PASSED_OVER):
-        frames.append(Frame(frame[3], path, 0 if frame[2] == "???" else int(frame[2])))
+        frames.append(Frame(own_name(frame[3]), path, 0 if frame[2] == "???" else int(frame[2])))
 
 
 def _is_known(one: _Open, number: str) -> bool:

@@ -83,10 +83,10 @@ def _frame(frame: Mapping[str, Any], user_locals: bool) -> Frame:
         for local in frame.get("locals") or ()
         if user_locals or (keep and local.get("arg") and local["name"] in ARGUMENTS)
     }
-    return Frame(_own_name(str(frame["name"])), path, int(frame.get("line") or 0), arguments)
+    return Frame(own_name(str(frame["name"])), path, int(frame.get("line") or 0), arguments)
 
 
-def _own_name(name: str) -> str:
+def own_name(name: str) -> str:
     """From Python 3.11 on py-spy gives `Class.method` and `outer.<locals>.inner`; recordings know functions by their own name."""
     return name.rpartition(".")[2]
 
@@ -204,7 +204,7 @@ class _Reading:
         frames = self.threads[-1][3]
         self._values = {}
         if name and path and PASSED_OVER not in line and len(frames) < MOST_FRAMES:
-            frames.append(Frame(_own_name(name), path, line_number, self._values))
+            frames.append(Frame(own_name(name), path, line_number, self._values))
 
     def _see_value(self, line: str) -> None:
         values = self._values

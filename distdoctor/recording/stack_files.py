@@ -23,7 +23,6 @@ from distdoctor.recording.last_training_line import last_training_line
 from distdoctor.recording.py_spy_dump import LONGEST_LINE, StackDump
 from distdoctor.recording.recording import Job, Recording, Trouble
 from distdoctor.recording.source_line import SourceLine
-from distdoctor.recording.source_texts import read_sources
 from distdoctor.recording.stacks import UNTOLD, Frame, ProcessStacks, RankStacks, Stacks, ThreadStack
 from distdoctor.recording.trace.layout import MOST_RANKS
 
@@ -101,10 +100,8 @@ def read_stacks(paths: Sequence[Path]) -> Recording:
         words = troubles[0].what if troubles else "there are no stacks"
         raise NothingToInspect(words, way_out="Give what `py-spy dump --pid PID` prints of each rank, one file a rank.")
     stacks = _stacks(processes)
-    sites = {frame.path for _, process in _every(stacks) for frame in _user_frames(process) if frame.path[:1] == "/"}
     job = Job(world_size=max(stacks.ranks, default=-1) + 1, launcher=LAUNCHER, end_unseen=True)
-    texts = read_sources(sites, {}).texts
-    return Recording(job, {}, frozenset(), tuple(troubles), sources=texts, stacks=stacks)
+    return Recording(job, {}, frozenset(), tuple(troubles), stacks=stacks)
 
 
 def with_stacks(recording: Recording, seen: Recording) -> Recording:
@@ -120,7 +117,6 @@ def with_stacks(recording: Recording, seen: Recording) -> Recording:
         recording,
         job=replace(recording.job, world_size=world),
         stacks=stacks,
-        sources={**recording.sources, **seen.sources},
         troubles=(*recording.troubles, *seen.troubles),
     )
 
@@ -232,12 +228,25 @@ def _look_of(path: Path, folders: Sequence[str], rank: int, pids: set[str]) -> s
 def _processes(copies: Iterable[_Copy]) -> list[_Process]:
     """The copies by the process that they are of. Those that are of one look are one: text and JSON, or a second file."""
     found: dict[tuple[object, ...], list[_Copy]] = {}
+    copies = list(copies)
+    pids: dict[tuple[str, int], set[int]] = {}
     for copy in copies:
+        if copy.dump.pid and copy.rank >= 0 and not copy.is_worker:
+            pids.setdefault((copy.node, copy.rank), set()).add(copy.dump.pid)
+    for copy in copies:
+        known = pids.get((copy.node, copy.rank), set()) if not copy.is_worker and not copy.dump.pid else set()
+        if len(known) == 1:  # faulthandler and py-spy have looked at the same rank
+            copy = _under_pid(copy, next(iter(known)))
         dump = copy.dump
         of_file = str(copy.path) if copy.rank < 0 else ""
         who = (copy.node, dump.pid) if dump.pid else (copy.node, copy.rank, of_file, dump.identity)
         found.setdefault(who, []).append(copy)
     return [one for copies in found.values() for one in _of_one_pid(copies)]
+
+
+def _under_pid(copy: _Copy, pid: int) -> _Copy:
+    threads = tuple(replace(thread, os_id=pid) if not thread.os_id else thread for thread in copy.dump.threads)
+    return replace(copy, dump=replace(copy.dump, pid=pid, threads=threads), look=f"{copy.look} by faulthandler")
 
 
 def _of_one_pid(copies: Sequence[_Copy]) -> Iterator[_Process]:
@@ -396,16 +405,6 @@ def _worker_number(dump: StackDump) -> int:
             number = frame.arguments.get("worker_id", "")
             return int(number) if number.isdecimal() and len(number) < 8 else 0
     return -1
-
-
-def _every(stacks: Stacks) -> Iterator[tuple[int, ProcessStacks]]:
-    for rank, seen in stacks.ranks.items():
-        yield from ((rank, one) for one in (seen.process, *seen.workers) if one is not None)
-    yield from ((-1, one) for one in stacks.unranked)
-
-
-def _user_frames(process: ProcessStacks) -> Iterator[Frame]:
-    return (frame for thread in process.threads for frame in thread.frames if frame.is_users)
 
 
 # --- beside something else ------------------------------------------------------------------------------------------------------

@@ -204,6 +204,12 @@ class Stacks:
         """Ranks that should be on this host and have no process here."""
         return tuple(rank for rank, seen in sorted(self.ranks.items()) if seen.process is None)
 
+    def everybody(self) -> Iterator[ProcessStacks]:
+        """The processes of all ranks, those of their loaders, and those of which nobody knows whose they are."""
+        for seen in self.ranks.values():
+            yield from (one for one in (seen.process, *seen.workers) if one is not None)
+        yield from self.unranked
+
     def processes(self) -> Iterator[tuple[int, ProcessStacks]]:
         """(rank, process) of every rank that has one."""
         for rank, seen in sorted(self.ranks.items()):

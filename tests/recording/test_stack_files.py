@@ -1,4 +1,4 @@
-"""Stacks that somebody copied: whose they are, what is known of them, and what is said of them, which one moment does not prove."""
+"""Stacks that somebody copied: whose they are, what is known of them, and what is said of what one moment does not prove."""
 
 from __future__ import annotations
 
@@ -129,6 +129,19 @@ def test_a_rank_in_its_own_code_while_others_wait_is_likely_where_its_line_is_no
     )
     assert "not for how long" in found.why
     assert " s" not in found.title
+
+
+def test_ranks_that_are_here_and_there_are_on_their_way(tmp_path: Path) -> None:
+    collective = COLLECTIVE.format(call="all_reduce", line=12)
+    laid(tmp_path, rank0=text(7, collective), rank1=text(8, DECODE.format(line=15)), rank2=text(9, QUEUE))
+
+    assert said(tmp_path) == []
+
+
+def test_two_of_four_ranks_in_their_own_code_may_belong_to_another_group(tmp_path: Path) -> None:
+    laid(tmp_path, **{f"rank{rank}": text(70 + rank, BACKWARD if rank < 2 else QUEUE) for rank in range(4)})
+
+    assert said(tmp_path) == [("DD116", (2, 3), "possible", "train.py:40")]
 
 
 def test_a_rank_at_work_in_the_midst_of_a_step_is_no_hang(tmp_path: Path) -> None:
@@ -279,7 +292,7 @@ def test_a_thread_that_only_the_others_have_is_named(tmp_path: Path) -> None:
     assert "rank 0 run the thread prefetch (_fill, train.py:29), rank 1 has none" in found.why
 
 
-# --- whose it is -----------------------------------------------------------------------------------------------------------------
+# --- whose it is ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -358,7 +371,7 @@ def test_a_script_that_is_called_like_a_module_of_python_is_the_users(tmp_path: 
     assert sites(open_recording(tmp_path)) == {0: "profile.py:30"}
 
 
-# --- what somebody else may have put there -----------------------------------------------------------------------------------------
+# --- what somebody else may have put there --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -409,3 +422,113 @@ def test_a_log_is_no_stack_although_it_speaks_of_processes(tmp_path: Path) -> No
     assert not looks_like_stacks(path)
     with pytest.raises(NothingToInspect):
         open_recording(tmp_path)
+
+
+# --- within a log --------------------------------------------------------------------------------------------------------------
+
+ALONE = """\
+{prefix}Timeout (0:00:22)!
+{prefix}Thread 0x00007f03b51f5b80 (most recent call first):
+{prefix}  File "/job/train.py", line 30 in compact
+{prefix}  File "/job/train.py", line 27 in add
+{prefix}  File "/job/train.py", line 56 in <module>
+"""
+WAITS = """\
+{prefix}Timeout (0:00:22)!
+{prefix}Thread 0x00007fcccdc84b70 (most recent call first):
+{prefix}  File "/usr/lib/python3.11/threading.py", line 331 in wait
+
+{prefix}Thread 0x00007fcccdc84b80 [python3] (most recent call first):
+{prefix}  File "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", line 1072 in _engine_run_backward
+{prefix}  File "/job/train.py", line 47 in main
+{prefix}  File "/job/train.py", line 56 in <module>
+"""
+TABLE = """\
+============================================================
+[1]:
+  time      : 2026-11-27_13:41:{second}
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 12421)
+[0]:
+  time      : 2026-11-27_13:41:06
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 12423)
+"""
+CRASH = """\
+Fatal Python error: Segmentation fault
+
+Thread 0x00007fc19440fb60 (most recent call first):
+  <no Python frame>
+
+Current thread 0x00007fc19440fb80 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/job/train.py", line 25 in lookup
+  File "/job/train.py", line 53 in <module>
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/job/train.py", line 33, in train
+[rank1]: RuntimeError: Connection reset by peer
+"""
+CRASHED = """\
+[0]:
+  time      : 2026-11-27_13:43:05
+  rank      : 0 (local_rank: 0)
+  exitcode  : -11 (pid: 14333)  (SIGSEGV)
+"""
+
+
+def logged(folder: Path, content: str) -> Path:
+    (folder / "job.log").write_text(content)
+    return folder / "job.log"
+
+
+def test_a_process_that_faulthandler_shows_alone_is_told_without_a_rank(tmp_path: Path) -> None:
+    [found] = examined(logged(tmp_path, (ALONE + WAITS).format(prefix=""))).findings
+
+    assert (found.code, found.ranks, str(found.confidence), found.place.short) == ("DD116", (), "likely", "train.py:30")
+    assert found.title.startswith(
+        "one process is in compact (train.py:30, called from add at train.py:27), 1 other waits inside backward"
+    )
+
+
+def test_the_first_to_end_is_the_first_that_dumped_itself(tmp_path: Path) -> None:
+    both = (ALONE + WAITS).format(prefix="")
+
+    assert said(logged(tmp_path, both + TABLE.format(second="07"))) == [("DD116", (1,), "likely", "train.py:30")]
+    assert said(logged(tmp_path, both + TABLE.format(second="06"))) == [("DD116", (), "likely", "train.py:30")]
+
+
+def test_prefixes_say_whose_the_dumps_are(tmp_path: Path) -> None:
+    text = ALONE.format(prefix="[rank1]:") + WAITS.format(prefix="[rank0]:")
+
+    assert sites(open_recording(logged(tmp_path, text))) == {0: "train.py:47", 1: "train.py:30"}
+    assert [one[:2] for one in said(tmp_path / "job.log")] == [("DD116", (1,))]
+
+
+def test_processes_that_all_wait_tell_of_no_culprit(tmp_path: Path) -> None:
+    other = WAITS.replace("84b80", "84c80").replace("84b70", "84c70")
+
+    assert said(logged(tmp_path, (WAITS + other).format(prefix=""))) == []
+
+
+def test_a_crash_is_the_rank_that_alone_ended_by_its_signal(tmp_path: Path) -> None:
+    [found] = examined(logged(tmp_path, CRASH + CRASHED)).findings
+
+    assert (found.code, found.ranks, found.place.short) == ("DD110", (0,), "train.py:25")
+    assert found.title == "died of SIGSEGV in string_at, called at train.py:25"
+
+
+def test_of_two_crashes_nobody_knows_whose_they_are(tmp_path: Path) -> None:
+    other = CRASHED.replace(": 0 (local_rank: 0)", ": 2 (local_rank: 2)")
+
+    [found] = examined(logged(tmp_path, 2 * CRASH + CRASHED + other)).findings
+
+    assert "train.py:25" not in found.title
+
+
+def test_a_file_of_faulthandler_for_each_rank_is_a_stack(tmp_path: Path) -> None:
+    laid(tmp_path, rank0=WAITS.format(prefix=""), rank1=ALONE.format(prefix=""))
+
+    assert sites(open_recording(tmp_path)) == {0: "train.py:47", 1: "train.py:30"}
+    assert said(tmp_path) == [("DD116", (1,), "possible", "train.py:30")]

@@ -253,7 +253,9 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             continue
         obstacle = obstacle_of(standing, standstill.stacks, standstill.recording.sources)
         stuck.setdefault((standing.site, standing.words, obstacle.words if obstacle else ""), []).append(standing)
-    yield from (_stuck(standings, standstill) for standings in stuck.values())
+    for standings in stuck.values():  # in one moment of a job that goes on, ranks are here and there
+        if not standstill.is_one_moment or len(standstill.standings) == 1 or standstill.awaited_by_all(standings):
+            yield _stuck(standings, standstill)
 
 
 def _with_dumps(finding: Finding, progress: DeviceProgress) -> Finding:
@@ -318,7 +320,7 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
         prescriptions=(
             Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(first, standstill)),
         ),
-        severity=WARNING if standstill.is_one_moment and not standstill.explains else None,
+        severity=WARNING if standstill.stacks.copies and not standstill.explains else None,
         explains=standstill.explains,
         specificity=BY_COPIES if standstill.explains else None,
     )

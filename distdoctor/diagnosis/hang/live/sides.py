@@ -14,7 +14,7 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Place, Presc
 from distdoctor.diagnosis.hang.live.rank_activity import Activity
 from distdoctor.diagnosis.hang.live.stack_guards import StackGuard, guard_between
 from distdoctor.diagnosis.hang.live.stack_waits import IN_PAIRS, StackWait, Variant, line_of, ring_of, stack_waits
-from distdoctor.diagnosis.hang.live.stall import Stall
+from distdoctor.diagnosis.hang.live.stall import MOST_WITHOUT_MESH, Stall
 from distdoctor.diagnosis.hang.wording import at, decision_places
 from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.deciding_value import ROOT, deciding_value
@@ -24,7 +24,6 @@ from distdoctor.diagnosis.source.rank_guard import ENCLOSES
 from distdoctor.diagnosis.source.set_order import SetLoop, set_loop_around
 from distdoctor.recording.rank_set import named
 
-MOST_WITHOUT_MESH = 3  # ranks
 KEY = "ranks apart"  # of the one fact that checks explain
 
 

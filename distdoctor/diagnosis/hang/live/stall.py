@@ -24,6 +24,7 @@ from distdoctor.diagnosis.hang.live.rank_activity import (
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import UNTOLD, Link, ProcessStacks, Stacks
 
+MOST_WITHOUT_MESH = 3  # ranks that have no groups of their own in two directions
 LOG_KEY = "job log"  # the fact that a log tells what went wrong, as `in_logs` names it
 LONG_SECONDS = (
     25.0  # of waiting for a rank that computes; a slow evaluation or save is over by then more often than not
@@ -142,7 +143,7 @@ class Stall:
         if self.is_one_moment:
             return "seen once: the copies show one moment, and not for how long"
         if self.stacks.copies:
-            return f"its stack was the same in all {self.stacks.copies} copies"
+            return f"its stack was the same in all {self.stacks.copies} copies, as it is where each step is slow there"
         return f"its stack was the same in all samples over {self.stacks.observed_seconds:.1f} s"
 
     def confidence(self, *standings: RankActivity) -> Confidence:
@@ -153,12 +154,18 @@ class Stall:
         return POSSIBLE if all(one is None for one in seconds) else LIKELY
 
     def _wait_for(self, standings: Sequence[RankActivity]) -> bool:
-        """Whether copies show that all other ranks wait in a call for these, which are in none and not at work."""
+        """Whether copies show that all other ranks wait in a call for these, which are in none and not at work. That they are not
+        py-spy tells, and whoever has faulthandler dump all ranks after a time."""
+        if self.is_one_moment and len(standings) > 1 and len(self.standings) > MOST_WITHOUT_MESH:
+            return False  # those who wait may do so in groups of their own
+        told = bool(self.explains) or all(one.process is None or one.process.state != UNTOLD for one in standings)
+        return told and self.awaited_by_all(standings) and not (self.stacks.elsewhere or self.stacks.unranked)
+
+    def awaited_by_all(self, standings: Sequence[RankActivity]) -> bool:
+        """Whether all other ranks wait in a call."""
         ranks = {standing.rank for standing in standings}
         others = [one for one in self.standings.values() if one.rank not in ranks]
-        told = all(one.process is not None and one.process.state != UNTOLD for one in standings)
-        everybody = bool(others) and all(one.waits_for_ranks for one in others)
-        return everybody and told and not (self.stacks.elsewhere or self.stacks.unranked)
+        return bool(others) and all(one.waits_for_ranks for one in others)
 
     def how_long(self, standing: RankActivity) -> str:
         """` for 43 s`, "" when that is unknown."""
