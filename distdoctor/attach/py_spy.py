@@ -6,28 +6,20 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from distdoctor.recording.source_line import PASSED_OVER
-from distdoctor.recording.stacks import Frame, ThreadStack
+from distdoctor.recording.py_spy_dump import ranks_named, thread_of
+from distdoctor.recording.stacks import ThreadStack
 
 # Reading takes 0.04 s (max 0.09 s measured, py-spy 0.4.3); a process that somebody else freezes in the middle must not hold us.
 LIMIT_SECONDS = 5.0
 NATIVE_LIMIT_SECONDS = 30.0
 TRIES = 3  # a running process may change its stack while it is being read
-# Arguments of torch's functions that say what a call waits for. Nothing else of a frame's variables leaves this module.
-ARGUMENTS = frozenset(
-    {
-        "src", "dst", "op", "group", "async_op", "tag", "group_src", "group_dst", "peer", "ranks", "backend", "world_size",
-        "rank", "store", "timeout", "i", "nprocs", "worker_id", "group_name", "mesh_shape", "device_ids", "key",
-    }
-)  # fmt: skip
-_FRAMES = 200  # kept per thread; deeper is a recursion that shows at its ends
+_RANKS = ("rank", "global_rank", "local_rank")
 
 
 @dataclass(frozen=True)
@@ -98,10 +90,10 @@ def _dump_once(pid: int, native: bool, user_locals: bool) -> PySpyDump:
         return _refusal(pid, done.stderr.decode("utf-8", "replace"))
     try:
         threads = json.loads(done.stdout)
-        stacks = tuple(_thread(one, user_locals) for one in threads)
+        stacks = tuple(thread_of(one, user_locals) for one in threads)
     except (ValueError, KeyError, TypeError) as trouble:
         return PySpyDump(pid, trouble=f"py-spy's answer is no JSON: {trouble}")
-    return PySpyDump(pid, stacks, ranks_named=_ranks_named(threads))
+    return PySpyDump(pid, stacks, ranks_named=ranks_named(threads, _RANKS))
 
 
 def _refusal(pid: int, words: str) -> PySpyDump:
@@ -117,38 +109,3 @@ def _refusal(pid: int, words: str) -> PySpyDump:
     return PySpyDump(
         pid, trouble="no Python runs in it" if missing else reason or "py-spy failed", is_python=not missing
     )
-
-
-def _thread(thread: Mapping[str, Any], user_locals: bool) -> ThreadStack:
-    every = [frame for frame in thread["frames"] if not str(frame["filename"]).endswith(PASSED_OVER)]
-    frames = [_frame(frame, user_locals) for frame in every[:_FRAMES]]
-    return ThreadStack(
-        os_id=int(thread.get("os_thread_id") or 0),
-        frames=tuple(frames),
-        name=str(thread.get("thread_name") or ""),
-        holds_gil=bool(thread.get("owns_gil")),
-    )
-
-
-def _frame(frame: Mapping[str, Any], user_locals: bool) -> Frame:
-    path = str(frame["filename"])
-    keep = "/torch/" in path
-    arguments = {
-        str(local["name"]): str(local.get("repr"))
-        for local in frame.get("locals") or ()
-        if user_locals or (keep and local.get("arg") and local["name"] in ARGUMENTS)
-    }
-    # From Python 3.11 on py-spy gives `Class.method` and `outer.<locals>.inner`; recordings know functions by their own name.
-    name = str(frame["name"]).rpartition(".")[2]
-    return Frame(name, path, int(frame.get("line") or 0), arguments)
-
-
-def _ranks_named(threads: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-    found = []
-    for thread in threads:
-        for frame in reversed(thread["frames"]):
-            for local in frame.get("locals") or ():
-                words = str(local.get("repr"))
-                if local["name"] in ("rank", "global_rank", "local_rank") and words.isdigit():
-                    found.append(int(words))
-    return tuple(found)

@@ -22,10 +22,11 @@ from distdoctor.launch.suppressions import suppress
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle, read_bundle
 from distdoctor.recording.flight.reading import read_dumps
 from distdoctor.recording.merge import merged
-from distdoctor.recording.open import is_dump, open_run, parts_of, ras_answers_in, read_any
+from distdoctor.recording.open import is_dump, open_run, parts_of, ras_answers_in, read_any, stack_files_in
 from distdoctor.recording.ras import read_ras
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
+from distdoctor.recording.stack_files import read_stacks, with_stacks
 from distdoctor.recording.states import StateSnapshot, earlier_snapshots, snapshots_in
 from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder
 from distdoctor.recording.trace.state_file import SAVE, START, WEIGHTS
@@ -89,16 +90,19 @@ def open_recording(*places: Path | Recording | None, means: Means = Means()) -> 
     named = [by_name(place) for place in places if isinstance(place, Path)]
     dumps = [place for place in named if is_dump(place)]
     answers = _only_ras(named) if len(named) > 1 else {}
-    rest = [place for place in named if place not in dumps and place not in answers]
+    stacks = [place for place in named if isfile(place) and stack_files_in(place)] if len(named) > 1 else []
+    rest = [place for place in named if place not in dumps and place not in answers and place not in stacks]
     parts = [part for place in rest for part in _parts(place, means)]
     if answers:  # they are looks at one job, one after the other, and not parts of it
         parts.append(read_ras(*(path for paths in answers.values() for path in paths)))
     parts += [place for place in places if isinstance(place, Recording)]
-    if not parts and len(dumps) < 2:
+    if not parts and len(dumps) < 2 and not stacks:
         return _at(dumps[0] if dumps else None, means)
     if dumps:
         parts.append(read_dumps(dumps, means.executor))
-    return with_sources(merged(parts))
+    seen = [read_stacks(stacks)] if stacks else []
+    found = merged(parts or seen)
+    return with_sources(with_stacks(found, seen[0]) if seen and parts else found)
 
 
 def _only_ras(places: Iterable[Path]) -> dict[Path, list[Path]]:

@@ -61,3 +61,4 @@ class Clue:
     group: str = ""  # `PG ID 0 PG GUID 0(default_pg)`, as printed
     raised_in: str = ""  # the file of the innermost frame, of an exception
     file: str = ""  # the name of the log, where there are several
+    inside: str = ""  # of a crash: the function that the line at `site` had called

@@ -21,12 +21,16 @@ from typing import Any, BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.clue import Clue, ClueKind
+from distdoctor.recording.fault_dumps import TELLING as FAULTS
+from distdoctor.recording.fault_dumps import FaultDump, fault_dumps
 from distdoctor.recording.files import opened
+from distdoctor.recording.last_training_line import TRAINING
 from distdoctor.recording.nccl_remark import remark_in
 from distdoctor.recording.printed_rank import PrintedRanks
 from distdoctor.recording.recording import Job, RankEnd, Recording, Trouble
 from distdoctor.recording.slurm_ends import SAYS, SlurmEnds
 from distdoctor.recording.source_line import SourceLine
+from distdoctor.recording.stack_files import of_dumps
 from distdoctor.recording.stacks import is_users_path
 from distdoctor.recording.trace.layout import MOST_RANKS, ranks_of, whole_number
 
@@ -141,7 +145,7 @@ _TELLING = re.compile(
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
     r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"\[TC\]\[rank|GIL induced|time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|"
-    r"exit type|server socket|death signal|got signal"
+    rf"exit type|server socket|death signal|got signal|{FAULTS}"
 )
 _STANDS = re.compile(r"watchdog got stuck for (\d{1,9}) seconds without making progress")
 # A launcher that was itself asked to end, and passes that on.
@@ -153,7 +157,6 @@ _RAISED_AGAIN = re.compile(
     r"^([\w.]{1,100}): Caught \w{1,100} in ((?:DataLoader worker process|pin memory thread|replica)[^.]{0,60})"
 )
 NEWEST_TRAINING = 256  # lines that speak of training, of which it is known how many came after an error
-_TRAINING = re.compile(r"\b(?:loss|epochs?|tokens/s|samples/s|it/s|step)\b", re.IGNORECASE)
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
 # rank's number.
 _ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
@@ -291,7 +294,7 @@ def _prefix_of(name: str) -> str:
 
 
 def _telling(recording: Recording, name: str) -> Recording:
-    if not recording.clues and not recording.job.ends:
+    if not recording.clues and not recording.job.ends and recording.stacks is None:
         raise NothingToInspect(
             f"{name} is no recording and no flight recorder dump, and read as a job log it tells of no error, no timeout and no "
             "lost rank",
@@ -323,7 +326,9 @@ def parse_lines(lines: Iterable[str]) -> Recording:
         if _TELLING.search(line):
             telling.append(last, _COLOUR.sub("", line))
     printed = PrintedRanks(line for _, line in telling)
+    faults = _faults(telling, printed)
     clues = _with_groups(tuple(_with_details(_clues(telling, printed))))
+    clues = tuple(_with_crash(clue, faults) for clue in clues)
     interrupted = _interrupted(line for _, line in telling)
     told = {clue.line_number for clue in clues}
     spoke = (one for one in spoken.clues(printed) if one.line_number not in told)
@@ -345,7 +350,24 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     world = max([*joined, max(seen, default=-1) + 1])
     exit_code = 1 if ends else None
     job = Job(world_size=world, ends=ends, launcher=LAUNCHER, exit_code=exit_code, interrupted=interrupted)
-    return Recording(job=job, ranks={}, streams=frozenset(), clues=clues, troubles=telling.troubles())
+    stacks = of_dumps([one.stacks for one in faults if not one.error])
+    return Recording(job=job, ranks={}, streams=frozenset(), clues=clues, troubles=telling.troubles(), stacks=stacks)
+
+
+def _faults(telling: _EndsOfLog, printed: PrintedRanks) -> list[FaultDump]:
+    """What faulthandler has dumped into the log."""
+    if not any("hread 0x" in line for _, line in telling):
+        return []
+    return fault_dumps((number, _without_prefixes(line), printed.of(line)) for number, line in telling)
+
+
+def _with_crash(clue: Clue, faults: Iterable[FaultDump]) -> Clue:
+    """What faulthandler says of a crash with the line at which it was."""
+    found = next((one for one in faults if one.line_number == clue.line_number and one.error), None)
+    if found is None or clue.kind is not ClueKind.ENDED:
+        return clue
+    site, inner = found.crashed
+    return replace(clue, site=site, inside=inner)
 
 
 class _Training:
@@ -356,7 +378,7 @@ class _Training:
         self._newest: deque[Clue] = deque(maxlen=NEWEST_TRAINING)
 
     def see(self, number: int, line: str) -> None:
-        if _TRAINING.search(line):
+        if TRAINING.search(line):
             clue = Clue(ClueKind.TRAINING, line[:500], line_number=number)
             self._first = self._first or clue
             self._newest.append(clue)

@@ -1,5 +1,5 @@
 """Read whatever a user points at: a run folder, a folder of flight recorder dumps, one dump, one trace, a job log, NCCL's RAS,
-torchcomms' clog."""
+torchcomms' clog, copied stacks."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from distdoctor.recording.job_log import read_log, read_log_stream, read_logs
 from distdoctor.recording.ras import begins_like_ras, looks_like_ras, read_ras, read_ras_stream
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
+from distdoctor.recording.stack_files import looks_like_stacks, read_stacks, went_on, with_stacks
 from distdoctor.recording.trace.layout import MAGIC
 from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder, read_run, recorded_streams
 
@@ -81,6 +82,8 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
         return read_dumps([path])
     if looks_like_clog(path):
         return read_clogs([path])
+    if looks_like_stacks(path):
+        return read_stacks([path])
     return read_log(path)
 
 
@@ -101,21 +104,66 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
         if isdir(candidate) and is_run_folder(candidate):
             return open_run(candidate)
     dumps = [path for path in _files(folder, _DEEPEST) if rank_in(path.name) is not None and looks_like_dump(path)]
+    stacks = stack_files_in(folder)
     if dumps:
-        return read_dumps(dumps, executor)
+        return _with_stacks(read_dumps(dumps, executor), stacks)
     if clogs := [path for path in _files(folder, _DEEPEST) if looks_like_clog(path)]:
-        return read_clogs(clogs)
-    logs = [path for path in _files(folder, _DEEPEST_LOG) if path.suffix in _LOGS and not looks_like_ras(path)]
-    if (answers := ras_answers_in(folder)) and not logs:
-        return read_ras(*answers)
+        return _with_stacks(read_clogs(clogs), stacks)
+    others = {*stacks, *(answers := ras_answers_in(folder))}
+    logs = [
+        path
+        for path in _files(folder, _DEEPEST_LOG)
+        if path.suffix in _LOGS and path not in others and not looks_like_ras(path)
+    ]
+    if answers and not logs:
+        return _with_stacks(read_ras(*answers), stacks)
+    if stacks and len(logs) == 1:
+        return _beside(_log_of(logs[0], stacks), answers)
+    if stacks and not logs:
+        return _beside(read_stacks(stacks), answers)
     if logs:
-        alone = read_log(logs[0]) if len(logs) == 1 else None
-        return _beside(alone or read_logs({str(path.relative_to(folder)): path for path in logs}), answers)
+        return _beside(_logs_of(folder, logs, stacks), answers)
     raise NothingToInspect(
-        f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms, no answers of NCCL's RAS and no job log",
+        f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms, no stacks of py-spy or faulthandler, no "
+        "answers of NCCL's RAS and no job log",
         way_out="Point at a run folder (.distdoctor/runs/latest), at dumps whose names end in the rank, at the clog files of "
-        "all ranks, at a log, or at a folder with the logs of one job.",
+        "all ranks, at what `py-spy dump --pid PID` printed of each rank, at a log, or at a folder with the logs of one job.",
     )
+
+
+def stack_files_in(place: Path) -> list[Path]:
+    """The files that hold stacks at a place: the file itself, or those in a folder that holds no recording."""
+    if isfile(place):
+        return [place] if looks_like_stacks(place) else []
+    return [] if is_run_folder(place) else [path for path in _files(place, _DEEPEST) if looks_like_stacks(path)]
+
+
+def _with_stacks(recording: Recording, files: list[Path]) -> Recording:
+    """A recording with the stacks that lie beside it; without them where nothing in the files is one."""
+    try:
+        return with_stacks(recording, read_stacks(files)) if files else recording
+    except NothingToInspect:
+        return recording
+
+
+def _log_of(path: Path, files: list[Path]) -> Recording:
+    """What a log and the stacks beside it tell together: a log that tells of no trouble may say that the job went on."""
+    seen = went_on(read_stacks(files), path, files)
+    try:
+        return with_stacks(read_log(path), seen)
+    except NothingToInspect:
+        return seen
+
+
+def _logs_of(folder: Path, logs: list[Path], stacks: list[Path]) -> Recording:
+    """What the logs of one job tell together, with the stacks beside them."""
+    try:
+        log = read_log(logs[0]) if len(logs) == 1 else read_logs({str(path.relative_to(folder)): path for path in logs})
+    except NothingToInspect:
+        if not stacks:
+            raise
+        return read_stacks(stacks)
+    return _with_stacks(log, stacks)
 
 
 def _with_output(answer: Recording, path: Path) -> Recording:
@@ -128,7 +176,7 @@ def _with_output(answer: Recording, path: Path) -> Recording:
 
 
 def _beside(log: Recording, answers: list[Path]) -> Recording:
-    """What a log tells, with what RAS answered of the same job."""
+    """What a log or stacks tell, with what RAS answered of the same job."""
     return replace(log, ras=read_ras(*answers).ras) if answers else log
 
 

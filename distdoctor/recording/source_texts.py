@@ -10,6 +10,7 @@ from distdoctor.errors import UnreadableRecording
 from distdoctor.recording.files import read_bytes
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine, Trouble
+from distdoctor.recording.stacks import Stacks
 from distdoctor.recording.trace.layout import source_digest, source_of
 from distdoctor.recording.trace.redaction import redacted_source
 
@@ -58,7 +59,10 @@ def with_sources(recording: Recording) -> Recording:
 
 
 def _mentioned(recording: Recording) -> set[str]:
-    return {site.path for log in recording.ranks.values() for text in log.texts if (site := SourceLine.parse(text))}
+    found = {site.path for log in recording.ranks.values() for text in log.texts if (site := SourceLine.parse(text))}
+    copied = recording.stacks if recording.stacks is not None and recording.stacks.copies else Stacks()
+    frames = (frame for process in copied.everybody() for thread in process.threads for frame in thread.frames)
+    return found | {frame.path for frame in frames if frame.path.startswith("/") and frame.is_users}
 
 
 def line_of(sources: Mapping[str, str], path: str, number: int) -> str:

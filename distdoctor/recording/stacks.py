@@ -12,6 +12,7 @@ from functools import cached_property
 from distdoctor.recording.source_line import SourceLine
 
 STOPPED, TRACED, UNINTERRUPTIBLE, ZOMBIE = "T", "t", "D", "Z"  # letters of /proc/PID/stat
+UNTOLD = "?"  # in their place: a copied stack does not say
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ BUSY_SHARE = 0.5  # of a core: below it a process that is said to compute is wai
 
 @dataclass(frozen=True)
 class ProcessStacks:
-    """One process, as seen in two or more samples.
+    """One process, as seen in two or more samples. Of a copied stack `state` is `R` or `S`, as py-spy saw the main thread, or
+    `?`, and what else only the kernel knows is not known.
 
     `threads` are of the last sample that worked, `cpp_threads` those that run no Python (`--native` with pystack).
     `moved`: some sample of the main thread differs from another, or the kernel
@@ -139,6 +141,7 @@ class ProcessStacks:
     way_in: str = ""
     links: tuple[Link, ...] = ()
     waits_for: FileWait | None = None
+    copied: bool = False  # somebody else looked, and we have what was printed
 
     @property
     def main(self) -> ThreadStack | None:
@@ -178,6 +181,10 @@ class Stacks:
 
     `elsewhere` are ranks that no process of this host can be (other nodes). `observed_seconds` lie between the first and the
     last sample. A rank that has been still for `patience_seconds` is taken to be stuck. `launcher` is the agent, when found.
+
+    `copies`: how often every rank was looked at, where these are copies that somebody made, of which nobody knows when; 0: we
+    looked ourselves. `unranked` are the processes among them of which nothing says which rank they are. `later`: the last line
+    about training in the job's log, where it was printed after the last copy.
     """
 
     ranks: Mapping[int, RankStacks] = field(default_factory=dict)
@@ -185,6 +192,9 @@ class Stacks:
     launcher: ProcessStacks | None = None
     observed_seconds: float = 0.0
     patience_seconds: float = 10.0
+    copies: int = 0
+    unranked: tuple[ProcessStacks, ...] = ()
+    later: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.ranks) or self.launcher is not None
@@ -193,6 +203,12 @@ class Stacks:
     def absent(self) -> tuple[int, ...]:
         """Ranks that should be on this host and have no process here."""
         return tuple(rank for rank, seen in sorted(self.ranks.items()) if seen.process is None)
+
+    def everybody(self) -> Iterator[ProcessStacks]:
+        """The processes of all ranks, those of their loaders, and those of which nobody knows whose they are."""
+        for seen in self.ranks.values():
+            yield from (one for one in (seen.process, *seen.workers) if one is not None)
+        yield from self.unranked
 
     def processes(self) -> Iterator[tuple[int, ProcessStacks]]:
         """(rank, process) of every rank that has one."""

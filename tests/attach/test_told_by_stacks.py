@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sick import PLUGINS
 
-from distdoctor.attach.py_spy import PySpyDump, _thread
+from distdoctor.attach.py_spy import PySpyDump
 from distdoctor.attach.snapshot import _keeps_the_gil, _lasting, _Sample
 from distdoctor.cli.hang_dump import _exit_code
 from distdoctor.cli.looked_at import LookedAt
@@ -17,6 +17,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, Finding, Stalls
 from distdoctor.diagnosis.hang.live.stall import Stall
+from distdoctor.recording.py_spy_dump import thread_of
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.stacks import FileWait, Link, RankStacks, ThreadStack
 from distdoctor.report.first_line import answer
@@ -419,7 +420,7 @@ def test_a_wrapper_of_the_probe_is_no_frame() -> None:
     ours = {"name": "call", "filename": "/x/distdoctor/probe/wrappers.py (like importlib._bootstrap)", "line": 9}
     users = {"name": "main", "filename": "/job/train.py", "line": 4}
 
-    thread = _thread({"frames": [ours, users], "os_thread_id": 1}, user_locals=False)
+    thread = thread_of({"frames": [ours, users], "os_thread_id": 1}, user_locals=False)
 
     assert [one.path for one in thread.frames] == ["/job/train.py"]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from distdoctor.diagnosis.hang import in_ras
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.recording.flight.backend_state import GroupState
 from distdoctor.recording.flight.rows import LAUNCHER
 from distdoctor.recording.rank_set import named
@@ -18,10 +19,11 @@ def left_open(recording: Recording) -> tuple[str, ...]:
     """What dumps do not answer: calls that are not complete, ranks without a dump, groups without counters. () otherwise."""
     if recording.ras is not None and not recording.stacks:
         return tuple(in_ras.left_open(recording.ras))[:MOST_LINES]
+    copied = list(_in_copies(recording))
     if recording.job.launcher != LAUNCHER:
-        return ()
+        return tuple(copied[:MOST_LINES])
     progress = DeviceProgress.of(recording) if recording.backend else None
-    found = [*_missing(recording), *(_unfinished(progress) if progress else ())]
+    found = [*_missing(recording), *(_unfinished(progress) if progress else ()), *copied]
     return tuple(found[:MOST_LINES])
 
 
@@ -29,6 +31,22 @@ def hangs_unexplained(recording: Recording) -> bool:
     """Whether dumps are of ranks that wait in calls, whatever the cause."""
     progress = DeviceProgress.in_dumps(recording)
     return progress is not None and progress.waits_on
+
+
+def _in_copies(recording: Recording) -> Iterator[str]:
+    """What copied stacks show of each rank, and that they do not show whether it stood still."""
+    if recording.stacks is None or not recording.stacks.copies:
+        return
+    if recording.stacks.ranks:
+        stall = Stall.of(recording)
+        for place in stall.places():
+            yield f"{named(place.ranks)} {'was' if len(place.ranks) == 1 else 'were'} seen at {place.site.short}: {place.role}"
+        if recording.stacks.later:
+            yield f"the job's log goes on after the stacks: {recording.stacks.later[:80]}"
+        elif stall.is_one_moment:
+            yield "one stack of each rank does not show whether the job hangs: take them again after some seconds"
+    if unranked := len(recording.stacks.unranked):
+        yield f"of {unranked} process{'es' if unranked > 1 else ''} nothing says which rank they are"
 
 
 def _missing(recording: Recording) -> Iterator[str]:

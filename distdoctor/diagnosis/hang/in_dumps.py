@@ -10,7 +10,10 @@ from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import SourceLine
 
-ON_THE_HOST = "look at what {who} did after the last call: distdoctor hang-dump shows the stack while the job runs"
+ON_THE_HOST = (
+    "look at what {who} did after the last call: distdoctor hang-dump shows the stack while the job runs, and what `py-spy dump` "
+    "printed of each rank is read where it lies beside the dumps"
+)
 MOST_CALLS = 8  # named in the evidence
 UNDATED = (
     "; the files' times are those of a copy, so nothing shows that the job stood still and was not on its way "

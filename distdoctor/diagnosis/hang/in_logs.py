@@ -20,6 +20,7 @@ from distdoctor.diagnosis.hang.ending import lacks_a_peer
 from distdoctor.diagnosis.hang.fingerprints import fingerprints
 from distdoctor.diagnosis.hang.in_ras import RasRanks
 from distdoctor.recording.clue import Clue, ClueKind
+from distdoctor.recording.fault_dumps import SIGNALS
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
 from distdoctor.recording.job_log import ENDED_BY_TIMEOUT, LAUNCHER, OF_ALL
 from distdoctor.recording.rank_set import named
@@ -139,7 +140,8 @@ class LogFacts:
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
-        if recording.ranks or recording.stacks or recording.backend:
+        taken = recording.stacks and not recording.stacks.copies  # copies lie beside a log, and either may tell more
+        if recording.ranks or taken or recording.backend:
             raise NotApplicable("there is something better than a job log")
         if not (recording.clues or recording.ras or recording.job.launcher == LAUNCHER):
             raise NotApplicable("there is no job log, nor an answer of NCCL's RAS")
@@ -437,6 +439,14 @@ class LogFacts:
         """What launchers and torch say of processes that ended, but for what follows from timeouts that the log shows."""
         timed_out = bool(self.lines(ClueKind.TIMED_OUT))
         return [one for one in self.lines(ClueKind.ENDED) if not (timed_out and one.operation == ENDED_BY_TIMEOUT)]
+
+    @cached_property
+    def crash(self) -> Clue | None:
+        """The crash that faulthandler has dumped, where one rank alone ended by its signal and there is one dump of it."""
+        dumped = [one for one in self.lines(ClueKind.ENDED) if one.operation in SIGNALS and (one.site or one.inside)]
+        number = SIGNALS[dumped[0].operation] if len(dumped) == 1 else 0
+        ended = [rank for rank, end in self.recording.job.ends.items() if end.signal == number]
+        return dumped[0] if number and ended == list(self.first_ends) and len(ended) == 1 else None
 
     @cached_property
     def first_task(self) -> Clue | None:

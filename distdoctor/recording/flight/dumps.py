@@ -23,7 +23,7 @@ MOST_RANKS = 1 << 20  # of one group: ten times the largest job that anybody has
 _NUMBER = re.compile(r"\d{1,9}")
 # A number behind the word is the rank, else the last number of the name: nccl_trace_rank_3, rank0_fr.json, node7_rank_3.json,
 # node-7.dump_12.pkl; local_rank counts within a host.
-_NAMED_RANK = re.compile(r"(?<!local)(?<!local[_-])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+NAMED_RANK = re.compile(r"(?<!local)(?<!local[_-])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _RANK = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump|trace))*$")
 
 
@@ -102,7 +102,7 @@ def _last(status: Mapping[str, Any], what: str) -> int:
 
 def rank_in(name: str) -> int | None:
     """The rank in the name of a dump file."""
-    named = {int(number) for number in _NAMED_RANK.findall(name)}
+    named = {int(number) for number in NAMED_RANK.findall(name)}
     if len(named) == 1:
         return named.pop()
     match = _RANK.search(name)

@@ -61,7 +61,7 @@ IN_LOG = 35  # how specific it is of what a job log shows
 def examine(verdict: Verdict | None, standstill: Stall | None, log: LogFacts | None) -> Iterator[Finding]:
     if log is not None:
         yield from _by_log(log)
-    elif standstill is not None and (verdict is None or misfit(verdict.facts) is None):
+    if standstill is not None and (verdict is None or misfit(verdict.facts) is None):
         yield from seen_at_start(standstill)
     elif verdict is not None:
         yield from (_finding(verdict, incident) for incident in verdict.of_kind(IncidentKind.NEVER_CAME))

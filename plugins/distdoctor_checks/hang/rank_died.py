@@ -46,6 +46,7 @@ from distdoctor.diagnosis.hang.wording import at, by_site, decision_places
 from distdoctor.diagnosis.source.prompts import prompt_before
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.clue import Clue, ClueKind
+from distdoctor.recording.fault_dumps import SIGNALS as FAULTS
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankEnd, Recording, SourceLine
 from distdoctor.testing import recording
@@ -97,7 +98,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     elif task := log.first_task:
         yield _task_ended(task, log)
     elif log.first_ends:
-        yield from claimed([_ended(log.first_ends, log.left_alone)], 15)
+        yield from claimed([_ended(log.first_ends, log.left_alone, log.crash)], 15)
     elif ended := log.other_ends:
         found = _said_to_have_ended(ended[0])
         yield (
@@ -228,7 +229,7 @@ def _ended_words(operation: str) -> str:
     return f"Slurm ended the job: {operation.lower()}" if by_slurm else f"a process ended badly: {operation}"
 
 
-def _ended(ends: dict[int, RankEnd], left_alone: Collection[int]) -> Finding:
+def _ended(ends: dict[int, RankEnd], left_alone: Collection[int], crash: Clue | None) -> Finding:
     """Who ended in the first second. Torchrun calls one of them the root cause; which was first it does not know either. Those
     who print that a peer was gone ended after it, where others did not."""
     after = sorted(ends.keys() & set(left_alone))
@@ -243,12 +244,38 @@ def _ended(ends: dict[int, RankEnd], left_alone: Collection[int]) -> Finding:
         if not after
         else (f"{named(after)} ended in the same second and had lost a peer")
     )
+    if alone and crash is not None:
+        return _crashed(next(iter(ends)), crash)
     return Finding(
         title=f"ended with {' and '.join(ways)}",
         ranks=tuple(ends),
         confidence=LIKELY if alone and SIGABRT not in ways.values() else POSSIBLE,  # gloo aborts innocent ranks
         why=f"as torchrun lists it; {first if alone else 'which of them was first it does not show'}",
         prescriptions=(Prescription("mend-the-first-failure", change=f"look at the output of {named(ends)}{look}"),),
+    )
+
+
+def _crashed(rank: int, crash: Clue) -> Finding:
+    """The one rank that ended by the signal of the only crash that faulthandler tells of."""
+    number = FAULTS[crash.operation]
+    inside = f" in {crash.inside}, called" if crash.inside else ""
+    where = f"{inside} at {crash.site.short}" if crash.site else inside.removesuffix(", called")
+    return Finding(
+        title=f"died of {SIGNALS.get(number, f'signal {number}')}{where}",
+        ranks=(rank,),
+        confidence=LIKELY,
+        place=crash.site,
+        evidence={"line of the log": crash.line_number, "words": crash.words[:300], "signal": number},
+        why=f"line {crash.line_number} of the log: faulthandler prints where a process crashed and not which rank it is, and "
+        f"torchrun lists rank {rank} alone with that signal; the other ranks lost it",
+        prescriptions=(
+            Prescription(
+                "mend-the-first-failure",
+                change="look at what is handed to native code"
+                + (f" at {crash.site.short}" if crash.site else "")
+                + ": addresses, sizes and types that it does not check",
+            ),
+        ),
     )
 
 

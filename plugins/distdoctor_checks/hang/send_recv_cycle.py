@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart
+from distdoctor.diagnosis.hang.live.rank_activity import RankActivity
 from distdoctor.diagnosis.hang.live.sides import KEY
-from distdoctor.diagnosis.hang.live.stack_waits import line_of
+from distdoctor.diagnosis.hang.live.stack_waits import IN_PAIRS, line_of
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, pairwise, seconds
 from distdoctor.recording.rank_set import named
@@ -38,14 +40,52 @@ from distdoctor.testing import recording
     stalls=Stalls.FOREVER,
     specificity=20,
 )
-def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, apart: RanksApart | None, standstill: Stall | None) -> Iterator[Finding]:
     if apart is not None and apart.ring:
         yield _by_stacks(apart)
+    elif standstill is not None and (one_way := _all_one_way(standstill)) and not (verdict and verdict.incidents):
+        yield _without_peers(one_way, standstill)
     if verdict is None:
         return
     for incident in verdict.of_kind(IncidentKind.RING, IncidentKind.ALL_SENT):
         if incident.kind is IncidentKind.ALL_SENT or incident.is_one_way:
             yield _finding(verdict, incident)
+
+
+def _all_one_way(standstill: Stall) -> list[RankActivity]:
+    """All ranks, where copied stacks without arguments show each of them in a receive, or each of them in a send that waits."""
+    standings = list(standstill.standings.values())
+    ops = {one.op for one in standings}
+    alike = (
+        len(standings) > 1 and len(ops) == 1 and ops <= set(IN_PAIRS) and all(one.waits_for_ranks for one in standings)
+    )
+    somebody = standstill.stacks.elsewhere or standstill.stacks.unranked or any(map(standstill.is_moving, standings))
+    seen = (
+        standstill.stacks.copies and alike and not somebody and standstill.exceeds_patience(standstill.waited_seconds)
+    )
+    return standings if seen else []
+
+
+def _without_peers(standings: list[RankActivity], standstill: Stall) -> Finding:
+    """Whom each of them waits for is not known, but nobody does what any of them waits for."""
+    first, sends = standings[0], standings[0].op is Op.SEND
+    do, answers = ("send", "receives") if sends else ("receive", "sends")
+    return Finding(
+        title=f"all {do} at once: each waits in {first.call}, and no rank {answers}",
+        ranks=tuple(one.rank for one in standings),
+        confidence=POSSIBLE if standstill.is_one_moment and len(standings) < 3 else LIKELY,
+        place=first.site,
+        places=standstill.places(),
+        evidence={"operation": first.call},
+        why=f"a message has two ends, and the stacks show one kind of them on every rank; {standstill.looks}",
+        prescriptions=(
+            Prescription(
+                "batch-isend-irecv",
+                change=f"let one side {'receive' if sends else 'send'} first at {line_of(first)}, or use dist.batch_isend_irecv",
+            ),
+        ),
+        explains=(KEY, *standstill.explains),
+    )
 
 
 def _by_stacks(apart: RanksApart) -> Finding:

@@ -24,6 +24,8 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.live.rank_activity import Activity
+from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds
 from distdoctor.diagnosis.speed.short_runs import Straggler, straggler
@@ -34,7 +36,11 @@ from distdoctor.testing import recording
 
 
 @check("DD123", "slow-rank", severity=NOTE, family="hang", symptom=True, stalls=Stalls.MAYBE)
-def examine(verdict: Verdict, timing: Timing | None) -> Iterator[Finding]:
+def examine(verdict: Verdict | None, timing: Timing | None, standstill: Stall | None) -> Iterator[Finding]:
+    if standstill is not None and standstill.stacks.copies and not (verdict and verdict.incidents):
+        yield from _at_work_in_copies(standstill)
+    if verdict is None:
+        return
     for incident in verdict.of_kind(IncidentKind.ABSENT):
         yield _finding(verdict, incident)
     if verdict.incidents:
@@ -47,6 +53,35 @@ def examine(verdict: Verdict, timing: Timing | None) -> Iterator[Finding]:
     for late in timing.late[:1]:
         if timing.is_late(late) and not timing.is_data_bound(late.rank):  # else DD504 names rank and line
             yield _in_every_step(timing, late)
+
+
+def _at_work_in_copies(standstill: Stall) -> Iterator[Finding]:
+    """The one rank that was at work in one function in every copied stack, while all others waited in a call."""
+    working = [one for one in standstill.others if one.doing in (Activity.USER, Activity.COMPUTING)]
+    if len(working) != 1 or len(standstill.others) != 1 or not standstill.waiting or standstill.is_one_moment:
+        return
+    one, others = working[0], [waiting.rank for waiting in standstill.waiting]
+    process = one.process
+    if process is None or process.lasting is None or not standstill.is_moving(one) or standstill.stacks.elsewhere:
+        return
+    site, copies, later = process.lasting.site, standstill.stacks.copies, standstill.stacks.later
+    goes_on = f"the log goes on after the last of them (`{later[:80]}`), so the job does not hang"
+    yield Finding(
+        title=f"{named(others)} {'waits' if len(others) == 1 else 'wait'} for it: it was at work in {site.function} in all "
+        f"{copies} copied stacks",
+        ranks=(one.rank,),
+        confidence=LIKELY if later else POSSIBLE,
+        severity=WARNING,
+        stalls=Stalls.NO,
+        place=site,
+        places=standstill.places(one),
+        evidence={"function": site.function, "copies": copies},
+        why=f"{standstill.who_waits} in all of them; "
+        + (goes_on if later else "slow work and an endless loop look alike: look whether the job's steps go on"),
+        prescriptions=(
+            Prescription("balance-ranks", change=f"make {site.function} faster, or share its work among all ranks"),
+        ),
+    )
 
 
 def _in_few_steps(late: Straggler) -> Finding:

@@ -68,7 +68,8 @@ def examine(
 ) -> Iterator[Finding]:
     if log is not None:
         yield from _by_log(log)
-        return
+        if standstill is None:
+            return
     incidents = verdict.incidents if verdict is not None else ()
     crossed = any(one.crossed is not None for one in incidents)  # then the program may well be the cause
     if standstill is not None and hosts is not None and hosts.explain(standstill.stacks.elsewhere):

@@ -16,6 +16,7 @@ Source           torch.utils.data.DataLoader(timeout=...); torch/utils/data/_uti
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
@@ -29,6 +30,32 @@ from distdoctor.testing.stacks import FETCH, LOADER, WORKER, frame, in_collectiv
 
 @check("DD115", "stuck-in-data", severity=ERROR, family="hang", stalls=Stalls.MAYBE)
 def examine(standstill: Stall) -> Iterator[Finding]:
+    yield from _together(list(_examined(standstill))) if standstill.stacks.copies else _examined(standstill)
+
+
+def _together(findings: list[Finding]) -> list[Finding]:
+    """One finding of all ranks whose loaders were seen at one line, where copied stacks are all there is."""
+    alike: dict[SourceLine, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(finding.place, []).append(finding)
+    return [found[0] if len(found) == 1 else _of_all(found) for found in alike.values()]
+
+
+def _of_all(findings: list[Finding]) -> Finding:
+    first, *others = findings
+    ranks = tuple(sorted(rank for one in findings for rank in one.ranks))
+    rest = "; ".join(f"rank {one.ranks[0]} {one.title}" for one in others[:3])
+    makers, *places = first.places
+    return replace(
+        first,
+        title=f"wait for their DataLoaders at one line: rank {first.ranks[0]} {first.title}",
+        ranks=ranks,
+        places=(replace(makers, ranks=ranks), *places),
+        why=f"{first.why}; {rest}",
+    )
+
+
+def _examined(standstill: Stall) -> Iterator[Finding]:
     for standing in standstill.of_kind(Activity.DATA):
         worker = _stuck_worker(standing, standstill)
         at_work = any(_is_at_work(one) for one in standing.seen.workers)
@@ -44,7 +71,8 @@ def examine(standstill: Stall) -> Iterator[Finding]:
         yield Finding(
             title=_title(standing, worker, standstill) + (f": {obstacle.words}" if obstacle else ""),
             ranks=(standing.rank,),
-            confidence=standstill.confidence(standing),
+            confidence=POSSIBLE if standstill.is_one_moment else standstill.confidence(standing),
+            severity=WARNING if standstill.is_one_moment else None,
             place=site or standing.site,
             places=_places(standing, worker, site, standstill),
             evidence=evidence_of(worker if worker is not None else standing.process)
@@ -53,6 +81,7 @@ def examine(standstill: Stall) -> Iterator[Finding]:
             prescriptions=(
                 Prescription("time-out-the-loader", change=_change(worker, site or standing.site, obstacle)),
             ),
+            explains=standstill.explains,
         )
 
 
@@ -118,6 +147,8 @@ def _title(standing: RankActivity, worker: ProcessStacks | None, standstill: Sta
     if worker is None:
         return f"{'has waited' if how_long else 'waits'} for a batch{how_long}, {_who_makes(standing)}"
     state = f"{'has been' if how_long else 'is'} {'stopped' if worker.is_stopped else 'stuck'}{how_long}"
+    if standstill.is_one_moment:
+        state = f"is in {_place(worker).function or 'its own code'}, {state_of(worker)}"
     return f"waits for its DataLoader: worker {max(worker.worker, 0)} (pid {worker.pid}) {state}"
 
 
@@ -154,6 +185,8 @@ def _why(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall
         parts.append(
             f"worker {max(worker.worker, 0)} of {len(standing.seen.workers)} (pid {worker.pid}) is {state_of(worker)}{since}"
         )
+    if standstill.stacks.copies:
+        parts.append(standstill.looks)
     return "; ".join(parts)
 
 

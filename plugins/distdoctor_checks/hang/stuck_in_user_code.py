@@ -24,6 +24,7 @@ Source           py-spy dump, /proc/PID/sched, /proc/PID/syscall, /proc/locks, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.derived import derived
@@ -41,10 +42,10 @@ from distdoctor.diagnosis.finding import (
 )
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
-from distdoctor.diagnosis.hang.in_logs import LOOK, LogFacts, call_in, claimed, from_line, of_one_group, who
+from distdoctor.diagnosis.hang.in_logs import KEY, LOOK, LogFacts, call_in, claimed, from_line, of_one_group, who
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
-from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
+from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of, standing_of
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of, of_several
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import decision_places
@@ -55,7 +56,8 @@ from distdoctor.diagnosis.source.polling import polled_at
 from distdoctor.diagnosis.source.unreleased import Unreleased, unreleased_at
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.stacks import RankStacks
 from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, Op
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
@@ -65,6 +67,9 @@ GROUP_AT = {
     "barrier": 0, "monitored_barrier": 0, "all_reduce": 2, "all_gather": 2, "all_gather_into_tensor": 2, "all_gather_object": 2,
     "reduce_scatter": 3, "reduce_scatter_tensor": 3, "all_to_all": 2, "all_to_all_single": 4,
 }  # fmt: skip
+BY_COPIES = (
+    80  # specificity of what copied stacks show, beside a log: an error of its own says more, numbers of calls less
+)
 PAUSE_SECONDS = 60.0  # that a job may make when all of its ranks do so, and nobody waits
 
 
@@ -81,11 +86,12 @@ def examine(
 ) -> Iterator[Finding]:
     if log is not None:
         yield from _by_log(log)
-        return
-    if standstill is not None:
-        yield from _seen(standstill)
-        return
-    if progress is not None and verdict is not None:
+        yield from _unranked(log)
+    seen = list(_seen(standstill)) if standstill is not None else []
+    if seen and standstill is not None and standstill.stacks.copies and progress is not None:
+        seen = [_with_dumps(one, progress) for one in seen]
+    yield from seen
+    if progress is not None and verdict is not None and not seen and (standstill is None or standstill.stacks.copies):
         yield from hosts_that_stopped(progress, verdict)
 
 
@@ -128,6 +134,60 @@ def _not_joined(told: list[Clue]) -> Finding:
         Prescription("bound-the-wait", change=f"look at what {named(ranks)} did after its last call; {LOOK}"),
         specificity=45,
     )
+
+
+def _unranked(log: LogFacts) -> Iterator[Finding]:
+    """Of what faulthandler dumped into a log that does not say whose lines are whose: who is in code of its own while the others
+    wait."""
+    stacks = log.recording.stacks
+    processes = stacks.unranked if stacks is not None and not stacks.ranks else ()
+    standings = [standing_of(RankStacks(-1, one), log.recording.sources) for one in processes]
+    waiting = [one for one in standings if one.waits_for_ranks]
+    stuck = [one for one in standings if one.doing in (*OWN_CODE, Activity.DATA)]
+    if not waiting or len(stuck) != 1 or len(waiting) + 1 != len(standings):
+        return
+    first, others = stuck[0], f"{len(waiting)} other{' waits' if len(waiting) == 1 else 's wait'}"
+    calls = {one.words.removeprefix("waits ") for one in waiting}
+    ranks = _by_order_of_exits(standings, log.recording)
+    rank = tuple(ranks[at] for at, one in enumerate(standings) if one is first) if ranks else ()
+    who_it_is = (
+        f"; the tracebacks do not say whose they are: {named(rank)} was the first to end, and this one was dumped first"
+        if rank
+        else "; the tracebacks do not say whose they are"
+    )
+    words = first.words if rank else f"one process {first.words}"
+    yield Finding(
+        title=f"{words} ({_ways(first)}), {others} {calls.pop() if len(calls) == 1 else 'for it'}",
+        ranks=rank,
+        confidence=LIKELY,
+        place=first.site,
+        places=(Place(first.site, rank, first.words), *(Place(one.site, (), one.words) for one in waiting[:1])),
+        why=f"faulthandler dumped {len(standings)} processes into the log: this one is in no collective{who_it_is}",
+        prescriptions=(
+            Prescription(
+                "bound-the-wait", change=f"look at what keeps the process at {first.site.short}; give it a timeout"
+            ),
+        ),
+        explains=(KEY,),
+        specificity=BY_COPIES,
+    )
+
+
+def _ways(standing: RankActivity) -> str:
+    """`train.py:30, called from add at train.py:27`: the user's line, and the one that led to it."""
+    thread = standing.process.main if standing.process is not None else None
+    users = [frame for frame in thread.frames if frame.is_users] if thread is not None else []
+    led = f", called from {users[1].function} at {users[1].site.short}" if len(users) > 1 else ""
+    return f"{standing.site.short}{led}"
+
+
+def _by_order_of_exits(standings: Sequence[RankActivity], recording: Recording) -> list[int]:
+    """Whose the stacks are, in their order: a process that dumps itself after a timeout and exits does so when its own time is
+    up. [] where not just as many ranks exited by themselves, or two of them in one second."""
+    ends = {r: e for r, e in recording.job.ends.items() if e.exit_code and not e.ended_by_launcher}
+    ordered = sorted(ends, key=lambda rank: ends[rank].at_ns)
+    times = [ends[rank].at_ns for rank in ordered]
+    return ordered if len(ordered) == len(standings) and len(set(times)) == len(times) else []
 
 
 def _missed(clue: Clue) -> Finding:
@@ -214,7 +274,46 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             continue
         obstacle = obstacle_of(standing, standstill.stacks, standstill.recording.sources)
         stuck.setdefault((standing.site, standing.words, obstacle.words if obstacle else ""), []).append(standing)
-    yield from (_stuck(standings, standstill) for standings in stuck.values())
+    for standings in stuck.values():  # in one moment of a job that goes on, ranks are here and there
+        if not standstill.is_one_moment or len(standstill.standings) == 1 or standstill.awaited_by_all(standings):
+            yield _stuck(standings, standstill)
+
+
+def _with_dumps(finding: Finding, progress: DeviceProgress) -> Finding:
+    """What copied stacks show, with what the dumps beside them say of the same rank."""
+    absence = next((one for one in progress.absences if one.at is None and one.rank in finding.ranks), None)
+    if absence is None:
+        return finding
+    has = "has" if len(absence.waiting) == 1 else "have"
+    why = f"{named(absence.waiting)} {has} enqueued {absence.call.words}, rank {absence.rank} has issued up to #{absence.last}"
+    return replace(finding, confidence=LIKELY, severity=None, why=f"{why}; {finding.why}")
+
+
+def lacks_threads(standing: RankActivity, standstill: Stall) -> list[str]:
+    """What threads all other ranks run and this one does not: whoever was to feed a queue may have died."""
+    mine = _threads(standing)
+    others = [
+        _threads(one) for one in standstill.standings.values() if one.rank != standing.rank and one.process is not None
+    ]
+    missing = [way for way in (others[0] if others else {}) if way not in mine and all(way in one for one in others)]
+    found = []
+    for way in missing[:2]:
+        name, site = others[0][way]
+        ranks = named(one.rank for one in standstill.standings.values() if one.rank != standing.rank)
+        found.append(
+            f"{ranks} run the thread {name} ({way[1]}, {site.short}), rank {standing.rank} has none: it may have ended"
+        )
+    return found
+
+
+def _threads(standing: RankActivity) -> dict[tuple[str, str], tuple[str, SourceLine]]:
+    """By the function of the user's that a thread runs: its name, and where it is."""
+    process = standing.process
+    threads = [one for one in process.threads if one is not process.main] if process is not None else []
+    ways = ((one, [frame for frame in one.frames if frame.is_users]) for one in threads)
+    return {
+        (users[-1].path, users[-1].function): (one.name, users[0].site) for one, users in ways if users and one.name
+    }
 
 
 def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
@@ -242,6 +341,9 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
         prescriptions=(
             Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(first, standstill)),
         ),
+        severity=WARNING if standstill.stacks.copies and not standstill.explains else None,
+        explains=standstill.explains,
+        specificity=BY_COPIES if standstill.explains else None,
     )
 
 
@@ -436,7 +538,8 @@ def _why(standing: RankActivity, standstill: Stall) -> str:
             f"the main thread of rank {standing.rank} last ran {process.still_seconds:.0f} s ago (pid {process.pid})"
         )
     else:
-        parts.append(f"its stack was the same in all samples over {standstill.stacks.observed_seconds:.1f} s")
+        parts.append(standstill.looks)
+    parts += lacks_threads(standing, standstill)
     parts += [f"it has started {child.command[:60]} (pid {child.pid})" for child in standing.seen.children[:1]]
     return "; ".join(parts)
 

@@ -44,7 +44,7 @@ class RanksApart:
         stall = Stall.of(recording)
         if recording.ranks and "collectives" in recording.streams:
             raise NotApplicable("what was recorded says more")
-        if not recording.job.running:
+        if not recording.job.running and not stall.stacks.copies:
             raise NotApplicable("the job is no longer running")
         return cls(stall)
 
@@ -64,6 +64,8 @@ class RanksApart:
     @cached_property
     def _is_deadlocked(self) -> bool:
         everybody = len(self._waiting) == len(self.stall.standings) > 1
+        if self.stall.stacks.copies and any(process.moved for _, process in self.stall.stacks.processes()):
+            return False
         return self.gone is None and everybody and self.stall.exceeds_patience(self.stall.waited_seconds)
 
     @cached_property

@@ -28,7 +28,7 @@ def seen_at_start(standstill: Stall) -> Iterator[Finding]:
         title=f"{'has' if len(missing) == 1 else 'have'} not reached {came[0].call}, "
         f"where {named(s.rank for s in came)} {'waits' if len(came) == 1 else 'wait'}",
         ranks=missing,
-        confidence=POSSIBLE if elsewhere else LIKELY,
+        confidence=POSSIBLE if elsewhere or standstill.stacks.copies else LIKELY,
         place=late[0].site if late and late[0].site else came[0].site,
         places=standstill.places(*late),
         evidence={

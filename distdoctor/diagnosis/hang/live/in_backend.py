@@ -33,6 +33,8 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
         return
     if together and not standstill.exceeds_patience(standstill.waited_seconds):
         return
+    if standstill.stacks.copies and (standstill.is_one_moment or any(map(standstill.is_moving, standings))):
+        return  # ranks that reduce in each step are there in most moments
     if verdict is None and (crossed_threads(standstill) or group_order(standstill)):
         return  # then the program may well be the cause
     if verdict is not None and any(s.process is not None and s.process.cpu_share > AT_WORK for s in standings):

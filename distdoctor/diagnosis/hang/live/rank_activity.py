@@ -127,7 +127,7 @@ class RankActivity:
         if self.op in (Op.SEND, Op.RECV):
             name, word = ("dst", " to rank ") if self.op is Op.SEND else ("src", " from rank ")
             given = self.arguments.get(name, "")
-            return f"{word}{given}" if given.isdigit() else (" from any rank" if self.op is Op.RECV else "")
+            return f"{word}{given}" if given.isdigit() else (" from any rank" if self.op is Op.RECV and given else "")
         for name in ("src", "dst"):
             if self.arguments.get(name, "").isdigit():
                 return f" with {name}={self.arguments[name]}"
@@ -149,7 +149,8 @@ def _user(standing: RankActivity) -> str:
         return "is at a prompt of pdb"
     line = standing.line.strip().partition("  #")[0].rstrip()
     line = line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3].rstrip()}..."
-    what = f"is at `{line}`" if line else "is in its own code"
+    function = standing.site.function if standing.site.function[:1] != "<" else ""
+    what = f"is at `{line}`" if line else f"is in {function}" if function else "is in its own code"
     inner = standing.inner
     if inner is not None and not inner.is_users:
         what += f", in {inner.function} of {'/'.join(inner.path.split('/')[-2:])}"

@@ -14,7 +14,7 @@ from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Place, Presc
 from distdoctor.diagnosis.hang.live.rank_activity import Activity
 from distdoctor.diagnosis.hang.live.stack_guards import StackGuard, guard_between
 from distdoctor.diagnosis.hang.live.stack_waits import IN_PAIRS, StackWait, Variant, line_of, ring_of, stack_waits
-from distdoctor.diagnosis.hang.live.stall import Stall
+from distdoctor.diagnosis.hang.live.stall import MOST_WITHOUT_MESH, Stall
 from distdoctor.diagnosis.hang.wording import at, decision_places
 from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.deciding_value import ROOT, deciding_value
@@ -135,7 +135,7 @@ class Sides:
         return Finding(
             title=_title(self.usual, odd, self.tie or bool(self.ends)),
             ranks=self.ends or tuple(ranks),
-            confidence=POSSIBLE if several or self.stall.stacks.elsewhere else LIKELY,
+            confidence=POSSIBLE if several or self.stall.stacks.elsewhere or self._may_be_apart else LIKELY,
             undecided=self.tie or several or bool(self.ends),
             place=odd[0].site,
             places=(
@@ -145,8 +145,13 @@ class Sides:
             evidence=self._evidence(tipped_by),
             why=self._why(),
             prescriptions=(Prescription(remedy, change=self.left.cure if self.left else change + self._decided()),),
-            explains=(KEY,),
+            explains=(KEY, *self.stall.explains),
         )
+
+    @property
+    def _may_be_apart(self) -> bool:
+        """Whether ranks may be in calls of groups of their own on the way, as seen once: three ranks make no mesh."""
+        return self.stall.is_one_moment and len(self.stall.standings) > MOST_WITHOUT_MESH
 
     def _evidence(self, tipped_by: tuple[str, ...]) -> dict[str, object]:
         """What they are in, and where their waits close a ring, that ring edge by edge."""
@@ -175,6 +180,8 @@ class Sides:
             why = "equally many ranks are in each call: the stacks do not show which ones are wrong; a recording does"
         else:
             why = "fewer ranks are in this call than in the other; what they did before was not recorded"
+        if self.stall.is_one_moment:
+            why = f"{why}; {self.stall.looks}"
         if self.left:
             return f"{why}; {self.left.effect}"
         return f"{why}; most likely they diverged at {self.decision.words}" if self.decision else why

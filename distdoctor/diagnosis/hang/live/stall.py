@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address
@@ -22,8 +22,10 @@ from distdoctor.diagnosis.hang.live.rank_activity import (
     waits_for_child,
 )
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.stacks import Link, ProcessStacks, Stacks
+from distdoctor.recording.stacks import UNTOLD, Link, ProcessStacks, Stacks
 
+MOST_WITHOUT_MESH = 3  # ranks that have no groups of their own in two directions
+LOG_KEY = "job log"  # the fact that a log tells what went wrong, as `in_logs` names it
 LONG_SECONDS = (
     25.0  # of waiting for a rank that computes; a slow evaluation or save is over by then more often than not
 )
@@ -119,13 +121,51 @@ class Stall:
         return self.exceeds_patience(standing.still_seconds) or self.exceeds_patience(self.waited_seconds)
 
     def exceeds_patience(self, seconds: float | None) -> bool:
-        """None is what a kernel says that does not tell when a thread last ran: then the samples alone decide."""
+        """None is what a kernel says that does not tell when a thread last ran: then the samples alone decide. So it is with
+        copies, of which nobody knows when they were taken, unless training went on after them."""
+        if self.stacks.later:
+            return False
         return seconds is None or seconds >= self.stacks.patience_seconds
+
+    @property
+    def is_one_moment(self) -> bool:
+        """Whether all that is there is one copied stack of each rank: it does not show whether anybody stands still."""
+        return self.stacks.copies == 1
+
+    @cached_property
+    def explains(self) -> tuple[str, ...]:
+        """What a finding by copied stacks explains of the log that lies beside them."""
+        return (LOG_KEY,) if self.stacks.copies and self.recording.clues else ()
+
+    @cached_property
+    def looks(self) -> str:
+        """`in the one copied stack`, `in all samples over 0.5 s`: what a stack was the same in."""
+        if self.is_one_moment:
+            return "seen once: the copies show one moment, and not for how long"
+        if self.stacks.copies:
+            return f"its stack was the same in all {self.stacks.copies} copies, as it is where each step is slow there"
+        return f"its stack was the same in all samples over {self.stacks.observed_seconds:.1f} s"
 
     def confidence(self, *standings: RankActivity) -> Confidence:
         """How sure a verdict on a rank that stands still is: nobody sees from outside whether it would have gone on."""
+        if self.stacks.copies:
+            return LIKELY if self._wait_for(standings) else POSSIBLE
         seconds = [s.still_seconds for s in (*standings, *self.waiting)]
         return POSSIBLE if all(one is None for one in seconds) else LIKELY
+
+    def _wait_for(self, standings: Sequence[RankActivity]) -> bool:
+        """Whether copies show that all other ranks wait in a call for these, which are in none and not at work. That they are not
+        py-spy tells, and whoever has faulthandler dump all ranks after a time."""
+        if self.is_one_moment and len(standings) > 1 and len(self.standings) > MOST_WITHOUT_MESH:
+            return False  # those who wait may do so in groups of their own
+        told = bool(self.explains) or all(one.process is None or one.process.state != UNTOLD for one in standings)
+        return told and self.awaited_by_all(standings) and not (self.stacks.elsewhere or self.stacks.unranked)
+
+    def awaited_by_all(self, standings: Sequence[RankActivity]) -> bool:
+        """Whether all other ranks wait in a call."""
+        ranks = {standing.rank for standing in standings}
+        others = [one for one in self.standings.values() if one.rank not in ranks]
+        return bool(others) and all(one.waits_for_ranks for one in others)
 
     def how_long(self, standing: RankActivity) -> str:
         """` for 43 s`, "" when that is unknown."""
@@ -156,6 +196,8 @@ class Stall:
         Then no rank waits for another, and no timeout of torch's will ever end the job.
         """
         standings = tuple(self.standings.values())
+        if self.is_one_moment:
+            return ()
         alone = len(standings) < 2 or self.stacks.elsewhere or not self.exceeds_patience(self.quiet_seconds)
         return () if alone or not all(self._stands_in_own_code(s) for s in standings) else standings
 
@@ -229,7 +271,9 @@ STATES = {
 
 
 def state_of(process: ProcessStacks) -> str:
-    """`sleeping`: what the kernel says of a process, in words."""
+    """`sleeping`: what the kernel says of a process, in words; of a copied stack what py-spy said."""
+    if process.copied:
+        return {"R": "running", "S": "idle"}.get(process.state, "seen")
     return STATES.get(process.state, f"in state {process.state}")
 
 
@@ -237,6 +281,8 @@ def evidence_of(process: ProcessStacks | None) -> dict[str, object]:
     """The numbers about one process."""
     if process is None:
         return {}
+    if process.copied:
+        return {"pid": process.pid, "py-spy says": state_of(process)} if process.pid else {}
     found: dict[str, object] = {"pid": process.pid, "state": process.state, "cpu": f"{process.cpu_share:.0%} of a core"}
     if process.still_seconds is not None:
         found["last ran"] = f"{process.still_seconds:.1f} s ago"
