@@ -156,6 +156,7 @@ _INTERRUPTED = re.compile(
 _RAISED_AGAIN = re.compile(
     r"^([\w.]{1,100}): Caught \w{1,100} in ((?:DataLoader worker process|pin memory thread|replica)[^.]{0,60})"
 )
+TORCHS_KINDS = frozenset({"RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError"})
 NEWEST_TRAINING = 256  # lines that speak of training, of which it is known how many came after an error
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
 # rank's number.
@@ -543,8 +544,13 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
         last = rank
         site = sites.pop(rank, _NOWHERE) if raised else sites.get(rank, _NOWHERE)
         raised_in = innermost.pop(rank, "") if raised else ""
-        if clue is not None and clue.kind is ClueKind.PEER_GONE and is_users_path(raised_in):
-            clue = None  # a connection of the program's own
+        if (
+            clue is not None
+            and clue.kind is ClueKind.PEER_GONE
+            and raised
+            and is_of_the_programs_own(raised[1], raised_in)
+        ):
+            clue = None
         if clue is None and site is _NOWHERE and raised is not None and raised[1].endswith("Warning"):
             continue  # printed, not raised
         known = clue or Clue(ClueKind.EXCEPTION, "")
@@ -557,6 +563,12 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
             continue
         yield _with_cause(again.pop(rank), known) if known.kind is ClueKind.EXCEPTION and rank in again else known
     yield from again.values()
+
+
+def is_of_the_programs_own(kind: str, raised_in: str) -> bool:
+    """Whether an exception about a connection is about one that the program opened itself: no kind of torch's, in a file
+    of the user's."""
+    return is_users_path(raised_in) and kind.rpartition(".")[2] not in TORCHS_KINDS
 
 
 def _with_cause(outer: Clue, cause: Clue) -> Clue:

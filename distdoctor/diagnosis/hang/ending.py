@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
+from distdoctor.recording.job_log import TORCHS_KINDS
 from distdoctor.recording.recording import ASK_TO_END, RankEnd, SourceLine
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, UncaughtException
 from distdoctor.recording.trace.layout import CallFlag
@@ -29,7 +30,6 @@ _REFUSED = re.compile(r"ncclInvalid(Usage|Argument)|Duplicate GPU detected|EADDR
 _TIMED_OUT = re.compile(r"Timed out|timed out|timeout|Timeout|failed to pass monitored|Watchdog caught")
 _BY_THE_USER = ("KeyboardInterrupt", "SystemExit", "SignalException")
 # What torch's backends and its store raise (torch 2.11-2.15), as opposed to Python's ConnectionError or an HTTP library's.
-_TORCHS_KINDS = frozenset({"RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError"})
 # Python's own error of a pipe that nobody reads any more (stdout, a logger, a worker): torch's backends raise other kinds.
 _OWN_PIPE = "BrokenPipeError"
 GRACE_NS = 1_000_000_000  # between the interpreter's last words and the moment at which the launcher knows how it ended
@@ -128,7 +128,7 @@ def lacks_a_peer(words: str) -> bool:
 
 def _is_torchs(words: str) -> bool:
     """Whether an exception that a program turned into one of its own is torch's about a lost peer, and no other connection's."""
-    return words.partition(":")[0] in _TORCHS_KINDS and lacks_a_peer(words)
+    return words.partition(":")[0] in TORCHS_KINDS and lacks_a_peer(words)
 
 
 def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns: int) -> Ending | None:

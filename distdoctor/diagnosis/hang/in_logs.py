@@ -22,11 +22,10 @@ from distdoctor.diagnosis.hang.in_ras import RasRanks
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.fault_dumps import SIGNALS
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
-from distdoctor.recording.job_log import ENDED_BY_TIMEOUT, LAUNCHER, OF_ALL
+from distdoctor.recording.job_log import ENDED_BY_TIMEOUT, LAUNCHER, OF_ALL, is_of_the_programs_own
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.ras_report import RasReport
 from distdoctor.recording.recording import RankEnd, Recording, SourceLine
-from distdoctor.recording.stacks import is_users_path
 
 _SPEAKS_OF_NOTHING = frozenset({ClueKind.WARNING, ClueKind.TRAINING, ClueKind.LAST_WORDS, ClueKind.BUSY})
 _COMMUNICATES = re.compile(r"/torch/(?:distributed|autograd|_tensor|nn/parallel)")
@@ -372,7 +371,7 @@ class LogFacts:
             for clue in self.lines(ClueKind.EXCEPTION)
             if _kind(clue) not in _FOLLOWS
             and not _NOWHERE.search(clue.words)
-            and (is_users_path(clue.raised_in) or not lacks_a_peer(clue.words))
+            and (is_of_the_programs_own(_kind(clue), clue.raised_in) or not lacks_a_peer(clue.words))
         ]
 
     @cached_property
