@@ -38,6 +38,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], int, s
     (jobs.different_seeds, {}, "DD201", (0, 1), 0, "body.weight", "optimizer.step()"),
     (jobs.forward_through_module, {}, "DD206", (0, 1), 1, "body.weight", "model.module(inputs)"),
     (jobs.forward_through_module, {"since": 4}, "DD206", (0, 1), 4, "body.weight", "model.module(inputs)"),
+    (jobs.two_models_in_turns, {}, "DD206", (0, 1), 1, "weight", "generator.module(inputs)"),
     (jobs.misaligned_no_sync, {}, "DD207", (0, 1), 1, "body.weight", "model.no_sync()"),
     (jobs.everything_in_no_sync, {}, "DD207", (0, 1), 1, "body.weight", "model.no_sync()"),
     (jobs.forward_inside_backward_outside, {}, "DD207", (0, 1), 1, "body.weight", "model.no_sync()"),

@@ -143,6 +143,26 @@ def different_seeds(rank: int, world_size: int) -> str:
     return train(model, rank, before_step=average)
 
 
+def two_models_in_turns(rank: int, world_size: int, *, wrapped: bool = False) -> None:
+    """A critic that is called through its wrapper, and a generator that is not: each has an optimizer of its own."""
+    critic, generator = DistributedDataParallel(nn.Linear(32, 1)), DistributedDataParallel(nn.Linear(20, 32))
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in (critic, generator)]
+    batches = Batches(rank)
+    for _ in range(STEPS):
+        inputs, _ = batches.next()
+        with torch.no_grad():
+            drawn = generator(inputs)
+        loss = critic(drawn).square().mean()
+        optimizers[0].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        fake = generator(inputs) if wrapped else generator.module(inputs)
+        loss = critic.module(fake).mean()  # whose own gradients nobody uses
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[1].step()
+
+
 def forward_through_module(rank: int, world_size: int, *, since: int = 1) -> None:
     model, batches = DistributedDataParallel(Net()), Batches(rank)
     optimizer = adam(model)

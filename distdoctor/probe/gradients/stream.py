@@ -166,7 +166,7 @@ class GradientsStream:
             self.origins.looks_wanted = max(0, self.origins.looks_wanted - 1)
         else:
             self._write_if_new(optimizer, tracked)
-        self.wrappers.after_step()
+        self.wrappers.after_step(optimizer)
         if tracked.number == 1:
             self.beside.after_step()
         if tracked.copies is not None and tracked.copies.found:
@@ -207,7 +207,7 @@ class GradientsStream:
         """A GradScaler has left out a step: what was counted since the step before belongs to it."""
         tracked = self._tracked.get(optimizer)
         if tracked is not None:
-            tracked.counted = (self.context.backwards, self.wrappers.synced, self.wrappers.unsynced)
+            tracked.counted = (self.context.backwards, *self.wrappers.counts(optimizer))
 
     def _looks_at_the_next(self) -> bool:
         """Whether a step of some optimizer is looked at that may follow now."""
@@ -339,8 +339,9 @@ class GradientsStream:
 
     def _fields(self, optimizer: Optimizer, tracked: Tracked) -> dict[str, Any]:
         """What an update says besides digests, as it is now."""
-        totals = (self.context.backwards, self.wrappers.synced, self.wrappers.unsynced)
-        backwards, synced, unsynced = (now - then for now, then in zip(totals, tracked.counted, strict=True))
+        totals = (self.context.backwards, *self.wrappers.counts(optimizer))
+        # Fewer than before: it holds the parameters of other wrappers now.
+        backwards, synced, unsynced = (max(0, now - then) for now, then in zip(totals, tracked.counted, strict=True))
         first, tracked.counted = tracked.counted[0], totals
         if tracked.spots is not None:
             elements = tracked.spots
@@ -374,7 +375,7 @@ class GradientsStream:
 
     def _write_if_new(self, optimizer: Optimizer, tracked: Tracked) -> None:
         """An update without digests, where something else than the step number has changed, or elements were sampled."""
-        totals = (self.context.backwards, self.wrappers.synced, self.wrappers.unsynced)
+        totals = (self.context.backwards, *self.wrappers.counts(optimizer))
         changes = tuple(now - then for now, then in zip(totals, tracked.counted, strict=True))
         seen = (*changes, self.scalers.scale, self.scalers.skipped)
         piles_up = bool(tracked.piled) and tracked.step <= LOOKS and self._is_alone

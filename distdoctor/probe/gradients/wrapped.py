@@ -3,11 +3,14 @@ of the module inside, parameters that came or changed after wrapping."""
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import parallel
+from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import not_traced, skipped
@@ -18,6 +21,7 @@ from distdoctor.probe.gradients.non_finite import Origins
 from distdoctor.recording.trace.events import Bypassed, Converted, ParameterAdded, TraceEvent, Wrapped
 from distdoctor.recording.trace.layout import ranks_of
 
+PATIENCE = 8  # steps of other optimizers after which nobody waits any longer for the forward of one
 AMBUSHES = 3  # steps in which a forward past the wrapper is waited for; one is enough when there is one
 
 
@@ -26,13 +30,15 @@ class WrapperWatch:
 
     def __init__(self, context: GradientsContext, origins: Origins, inputs: Inputs) -> None:
         self.context, self.origins, self.inputs = context, origins, inputs
-        self.synced = 0
-        self.unsynced = 0
+        self._synced: Counter[int] = Counter()  # forwards by the id of the wrapper
+        self._unsynced: Counter[int] = Counter()
+        self._of: weakref.WeakKeyDictionary[Optimizer, tuple[int, tuple[int, ...]]] = weakref.WeakKeyDictionary()
         self._traced = False  # a compiled forward has run, and nobody has counted it yet
         self._converting = 0
-        self._forwards_before = 0
+        self._forwards_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._ambushes = 0
         self._ambush: Any = None
+        self._ambush_of = self._since = 0  # id of the optimizer whose step found no forward, and steps of any since
         self._added: set[str] = set()
 
     def install(self) -> None:
@@ -77,7 +83,7 @@ class WrapperWatch:
 
         @self.context.guarded
         def counted(wrapper: Any, *given: Any) -> None:
-            self._count(bool(wrapper.require_backward_grad_sync))
+            self._count(wrapper, bool(wrapper.require_backward_grad_sync))
             rank.forwarded += largest_in(given, 3)
             self.inputs.given(*given)
 
@@ -91,17 +97,34 @@ class WrapperWatch:
 
         return skipped(forward)
 
-    def _count(self, synchronises: bool) -> None:
-        if synchronises:
-            self.synced += 1
-        else:
-            self.unsynced += 1
+    def _count(self, wrapper: Any, synchronises: bool) -> None:
+        (self._synced if synchronises else self._unsynced)[id(wrapper)] += 1
+
+    def counts(self, optimizer: Optimizer) -> tuple[int, int]:
+        """Forwards that average in backward, and those that do not (no_sync), through the wrappers of its parameters; through all
+        where it holds none of any."""
+        mine = self._wrappers_of(optimizer) or tuple({*self._synced, *self._unsynced})
+        return sum(self._synced[one] for one in mine), sum(self._unsynced[one] for one in mine)
+
+    def _wrappers_of(self, optimizer: Optimizer) -> tuple[int, ...]:
+        """ids; looked for anew when there are other wrappers, or other parameters."""
+        groups = [group["params"] for group in optimizer.param_groups]
+        key = hash((*(id(one) for one in self.context.agreement.wrapped), *map(len, groups)))
+        known = self._of.get(optimizer)
+        if known is None or known[0] != key:
+            held = {id(parameter) for group in groups for parameter in group}
+            alive = ((one, one.module()) for one in self.context.agreement.wrapped)
+            found = tuple(id(wrapper) for one, wrapper in alive if wrapper is not None and held & one.reduced)
+            known = self._of[optimizer] = key, found
+        return known[1]
 
     def backward_begins(self) -> None:
         """Count the compiled forward that it belongs to: within `no_sync()`, if that is around both."""
         if self._traced:
-            alive = [one.module() for one in self.context.agreement.wrapped]
-            self._count(all(wrapper.require_backward_grad_sync for wrapper in alive if wrapper is not None))
+            alive = [wrapper for one in self.context.agreement.wrapped if (wrapper := one.module()) is not None]
+            synchronises = all(wrapper.require_backward_grad_sync for wrapper in alive)
+            for wrapper in alive:
+                self._count(wrapper, synchronises)
             self._traced = False
 
     def _around_apply(self, original: Any) -> Any:
@@ -142,18 +165,23 @@ class WrapperWatch:
 
     # -- forwards past the wrapper --------------------------------------------------------------------------------------
 
-    def after_step(self) -> None:
-        """After a step without any forward through a wrapper, lie in wait for the forward that goes past it."""
-        forwards = self.synced + self.unsynced
-        passed_by = forwards == self._forwards_before
-        self._forwards_before = forwards
+    def after_step(self, optimizer: Optimizer) -> None:
+        """After a step without any forward through the wrappers of its parameters, lie in wait for the forward that goes past."""
+        forwards = sum(self.counts(optimizer))
+        passed_by = forwards == self._forwards_before.get(optimizer, 0)
+        self._forwards_before[optimizer] = forwards
+        self._since += 1
+        if self._ambush is not None and self._ambush_of != id(optimizer) and self._since < PATIENCE:
+            return  # the next forward may be for the other one
         if self._ambush is not None:
             self._ambush.remove()
             self._ambush = None
+        mine = self._wrappers_of(optimizer)
         alive = [one.module() for one in self.context.agreement.wrapped]
-        inner = [wrapper.module for wrapper in alive if wrapper is not None]
+        inner = [wrapper.module for wrapper in alive if wrapper is not None and (not mine or id(wrapper) in mine)]
         if passed_by and inner and self._ambushes < AMBUSHES:
             self._ambushes += 1
+            self._ambush_of, self._since = id(optimizer), 0
             self._ambush = nn.modules.module.register_module_forward_pre_hook(not_traced(self._waiting_for(inner)))
 
     def _waiting_for(self, modules: list[Any]) -> Any:
