@@ -9,6 +9,8 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  that holds the GIL on one line in every sample is named with that line. From recordings alone: its peers wait
                  in a call that it has not issued, and it has issued nothing else. From dumps: its device has also completed all
                  of its work.
+                 Copied stacks (py-spy, faulthandler) show it without its times: likely where all others wait for it, a warning
+                 where neither a log nor dumps say so too.
                  A rank that moves and stays in one function for 25 s while the others wait is told as possible: an endless
                  loop and slow work look alike.
                  Ranks that all stand in code of their own, so that nobody waits for another, are told together.
