@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 @reporting
 @click.pass_context
 def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **values: Any) -> None:
-    """Diagnose a run folder, torch flight recorder dumps, torchcomms' clog, answers of NCCL's RAS or a job log.
+    """Diagnose a run folder, torch flight recorder dumps, torchcomms' clog, copied stacks, answers of NCCL's RAS or a job log.
 
     Without PATH it is the latest run of this working directory.
     Several PATHs are the parts of one job on many hosts, in any mix: run folders, host bundles (`distdoctor bundle`),
     documents of `hang-dump --json`. Parts of different jobs are rejected.
+    Stacks are what `py-spy dump` (text or --json) or faulthandler printed of each rank: a folder of them, alone or beside dumps
+    or a log, the rank in the names (rank0.txt), several looks in folders t0, t1, ...
     Several answers of NCCL's RAS (files, or a folder of them) are looks at one job: who moved between them is alive.
     PATH `-` reads a job log from standard input; s3://BUCKET/RUN and what else fsspec knows is read where it lies.
     Of a checkpoint (torch.save, safetensors, torch.distributed.checkpoint) it lists the contents, without running any of it.

@@ -25,6 +25,7 @@ from distdoctor.recording.recording import Job, Recording, Trouble
 from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import UNTOLD, Frame, ProcessStacks, RankStacks, Stacks, ThreadStack
 from distdoctor.recording.trace.layout import MOST_RANKS
+from distdoctor.recording.trace.redaction import redacted_arguments
 
 LAUNCHER = "copied stacks"
 LARGEST_BYTES = 64 << 20  # a process of fifty threads prints some 50 KB
@@ -363,7 +364,7 @@ def _seen(one: _Process) -> ProcessStacks:
     shapes = {_shape(dump) for dump in dumps}
     return ProcessStacks(
         last.pid,
-        last.command,
+        " ".join(redacted_arguments(last.command.split())),
         UNTOLD if last.running is None else "R" if last.running else "S",
         last.threads,
         moved=len(shapes) > 1,

@@ -1,5 +1,5 @@
 """Fuzz `examine` with damaged recordings: `python tests/fuzz/fuzz.py RUN_FOLDER --inputs 100000 --seed 1`, or `--family log`,
-`ras-text`, `ras-json`, `dumps`, `clogs` without a folder.
+`ras-text`, `ras-json`, `dumps`, `clogs`, `stacks` without a folder.
 
 Each input is a copy of a real run folder, a log, what NCCL's RAS prints or a folder of dumps, with one to five mutations, read
 and rendered in this process under a limit of memory and time. What must not happen is printed with the seed that brings it back:

@@ -39,6 +39,7 @@ def test_a_thousand_damaged_recordings_do_no_harm(first: int, tmp_path_factory: 
         ("ras-json", 300),
         ("dumps", 20),
         ("clogs", 100),
+        ("stacks", 150),
         ("bundle", 10),
         ("checkpoint", 50),
     ],

@@ -20,6 +20,7 @@ import test_job_log
 import test_log_ends
 import test_log_prefixes
 import test_ras
+import test_stack_files
 
 DUMPS = Path(__file__).parent.parent / "recordings/flight_recorder"
 LARGEST = 4 << 20  # characters that a line may grow to
@@ -173,6 +174,8 @@ LOGS = (
     test_log_ends.KERNEL + test_log_ends.LABELLED + test_log_ends.SLURM,
     test_log_prefixes.of_two_nodes("{node}: [default{local}]:"),
     test_log_ends.XID.format(code=79, words="GPU has fallen off the bus.") + test_job_log.TORCHRUN,
+    (test_stack_files.ALONE + test_stack_files.WAITS).format(prefix="") + test_stack_files.TABLE.format(second="07"),
+    test_stack_files.CRASH + test_stack_files.CRASHED,
 )  # fmt: skip
 RAS_TEXTS = (
     test_ras.TABLE + test_ras.BEHIND, test_ras.TABLE + test_ras.DEAD,
@@ -239,4 +242,15 @@ def clogs(chance: random.Random, folder: Path) -> tuple[Path, list[str]]:
     return folder, names
 
 
-FAMILIES = {"log": log, "ras-text": ras_text, "ras-json": ras_json, "dumps": dumps, "clogs": clogs}
+def stacks(chance: random.Random, folder: Path) -> tuple[Path, list[str]]:
+    """What py-spy and faulthandler printed of the ranks of a job, one of them spoiled."""
+    waits = test_stack_files.BACKWARD
+    for rank in range(2):
+        (folder / f"rank{rank}.txt").write_text(test_stack_files.text(70 + rank, waits, more=test_stack_files.PREFETCH))
+    if chance.random() < 0.5:
+        return folder, _mutated(chance, (test_stack_files.as_json(72, waits),), JSON, folder / "rank2.json")
+    seeds = (test_stack_files.text(72, test_stack_files.QUEUE), test_stack_files.WAITS.format(prefix=""))
+    return folder, _mutated(chance, seeds, TEXT, folder / "rank2.txt")
+
+
+FAMILIES = {"stacks": stacks, "log": log, "ras-text": ras_text, "ras-json": ras_json, "dumps": dumps, "clogs": clogs}

@@ -499,6 +499,15 @@ def test_the_first_to_end_is_the_first_that_dumped_itself(tmp_path: Path) -> Non
     assert said(logged(tmp_path, both + TABLE.format(second="06"))) == [("DD116", (), "likely", "train.py:30")]
 
 
+def test_the_only_one_that_dumped_itself_is_told_by_those_who_lost_it(tmp_path: Path) -> None:
+    lost = "[rank0]: RuntimeError: [/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:47530\n"
+
+    [found] = examined(logged(tmp_path, ALONE.format(prefix="") + lost + TABLE.format(second="06"))).findings
+
+    assert (found.code, found.ranks) == ("DD116", (1,))
+    assert found.title.endswith("and rank 0 lost it")
+
+
 def test_prefixes_say_whose_the_dumps_are(tmp_path: Path) -> None:
     text = ALONE.format(prefix="[rank1]:") + WAITS.format(prefix="[rank0]:")
 

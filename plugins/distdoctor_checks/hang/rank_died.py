@@ -10,6 +10,7 @@ How we know      The exception that ended the interpreter is on record with the 
                  they lost a peer do not count, nor do those that exit with a code out of a call that failed. An
                  unexplained SIGKILL most likely comes from the kernel's OOM killer, unless its counters (memory.events of the
                  cgroup, /proc/vmstat) show that it did not act.
+                 In a log, faulthandler's traceback of a crash is that of the one rank that torchrun lists with its signal.
 What to do       Fix the error on this rank.
 When it is fine  Ctrl-C, SystemExit, and ranks that the launcher ended because of another rank.
 Source           torch.distributed.elastic: the agent ends all ranks as soon as one fails, and reports the first failure that it

@@ -9,6 +9,7 @@ How we know      Once for long: no rank has moved for five times the job's 99th 
                  collectives counts. Here one rank is last in four steps of five, by 10 % of a step or more, with a median three
                  deviations above zero; in a short run two steps suffice if the others wait more than a second and more than
                  half of each.
+                 Copied stacks: it was at work in one function in all of them, and all others waited.
 What to do       Move work that only this rank does off the path that the others wait for.
 When it is fine  An occasional checkpoint on rank 0: while the job runs this is a note, never an error. Ranks on different hosts
                  have different clocks, so their arrivals are not compared. If another finding names the same rank, its lateness

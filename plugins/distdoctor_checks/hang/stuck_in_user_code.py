@@ -9,6 +9,8 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  that holds the GIL on one line in every sample is named with that line. From recordings alone: its peers wait
                  in a call that it has not issued, and it has issued nothing else. From dumps: its device has also completed all
                  of its work.
+                 Copied stacks (py-spy, faulthandler) show it without its times: likely where all others wait for it, a warning
+                 where neither a log nor dumps say so too.
                  A rank that moves and stays in one function for 25 s while the others wait is told as possible: an endless
                  loop and slow work look alike.
                  Ranks that all stand in code of their own, so that nobody waits for another, are told together.
@@ -144,25 +146,24 @@ def _unranked(log: LogFacts) -> Iterator[Finding]:
     standings = [standing_of(RankStacks(-1, one), log.recording.sources) for one in processes]
     waiting = [one for one in standings if one.waits_for_ranks]
     stuck = [one for one in standings if one.doing in (*OWN_CODE, Activity.DATA)]
-    if not waiting or len(stuck) != 1 or len(waiting) + 1 != len(standings):
+    lost = sorted(log.left_alone)
+    if not (waiting or lost) or len(stuck) != 1 or len(waiting) + 1 != len(standings):
         return
-    first, others = stuck[0], f"{len(waiting)} other{' waits' if len(waiting) == 1 else 's wait'}"
-    calls = {one.words.removeprefix("waits ") for one in waiting}
-    ranks = _by_order_of_exits(standings, log.recording)
+    first, others = stuck[0], _who_waits_for_it(waiting) if waiting else f"and {named(lost)} lost it"
+    ranks = _by_order_of_exits(standings, log)
     rank = tuple(ranks[at] for at, one in enumerate(standings) if one is first) if ranks else ()
-    who_it_is = (
-        f"; the tracebacks do not say whose they are: {named(rank)} was the first to end, and this one was dumped first"
-        if rank
-        else "; the tracebacks do not say whose they are"
-    )
+    whose = "the tracebacks do not say whose they are"
+    if rank:
+        whose += f": {named(rank)} was the first that ended by itself, as this one was dumped first"
+    dumped = "one process" if len(standings) == 1 else f"{len(standings)} processes"
     words = first.words if rank else f"one process {first.words}"
     yield Finding(
-        title=f"{words} ({_ways(first)}), {others} {calls.pop() if len(calls) == 1 else 'for it'}",
+        title=f"{words} ({_ways(first)}), {others}",
         ranks=rank,
         confidence=LIKELY,
         place=first.site,
         places=(Place(first.site, rank, first.words), *(Place(one.site, (), one.words) for one in waiting[:1])),
-        why=f"faulthandler dumped {len(standings)} processes into the log: this one is in no collective{who_it_is}",
+        why=f"faulthandler dumped {dumped} into the log, and this one is in no collective; {whose}",
         prescriptions=(
             Prescription(
                 "bound-the-wait", change=f"look at what keeps the process at {first.site.short}; give it a timeout"
@@ -173,6 +174,13 @@ def _unranked(log: LogFacts) -> Iterator[Finding]:
     )
 
 
+def _who_waits_for_it(waiting: Sequence[RankActivity]) -> str:
+    """`2 others wait inside backward`."""
+    calls = {one.words.removeprefix("waits ") for one in waiting}
+    others = f"{len(waiting)} other{' waits' if len(waiting) == 1 else 's wait'}"
+    return f"{others} {calls.pop() if len(calls) == 1 else 'for it'}"
+
+
 def _ways(standing: RankActivity) -> str:
     """`train.py:30, called from add at train.py:27`: the user's line, and the one that led to it."""
     thread = standing.process.main if standing.process is not None else None
@@ -181,10 +189,11 @@ def _ways(standing: RankActivity) -> str:
     return f"{standing.site.short}{led}"
 
 
-def _by_order_of_exits(standings: Sequence[RankActivity], recording: Recording) -> list[int]:
+def _by_order_of_exits(standings: Sequence[RankActivity], log: LogFacts) -> list[int]:
     """Whose the stacks are, in their order: a process that dumps itself after a timeout and exits does so when its own time is
     up. [] where not just as many ranks exited by themselves, or two of them in one second."""
-    ends = {r: e for r, e in recording.job.ends.items() if e.exit_code and not e.ended_by_launcher}
+    alone, job = log.left_alone, log.recording.job
+    ends = {r: e for r, e in job.ends.items() if e.exit_code and not e.ended_by_launcher and r not in alone}
     ordered = sorted(ends, key=lambda rank: ends[rank].at_ns)
     times = [ends[rank].at_ns for rank in ordered]
     return ordered if len(ordered) == len(standings) and len(set(times)) == len(times) else []
