@@ -28,7 +28,7 @@ from distdoctor.recording.trace.layout import MOST_RANKS
 from distdoctor.recording.trace.redaction import redacted_arguments
 
 LAUNCHER = "copied stacks"
-LARGEST_BYTES = 64 << 20  # a process of fifty threads prints some 50 KB
+LARGEST_BYTES = 16 << 20  # a process of fifty threads prints some 50 KB; a second is enough for one MiB
 MOST_FILES = 1 << 16
 _HEAD = 8192
 _WORKER_LOOP = ("torch/utils/data/_utils/worker.py", "_worker_loop")
@@ -101,6 +101,8 @@ def read_stacks(paths: Sequence[Path]) -> Recording:
         words = troubles[0].what if troubles else "there are no stacks"
         raise NothingToInspect(words, way_out="Give what `py-spy dump --pid PID` prints of each rank, one file a rank.")
     stacks = _stacks(processes)
+    frames = (frame for one in stacks.everybody() for thread in one.threads for frame in thread.frames)
+    stacks = _under_whole_paths(stacks, {f.path for f in frames if f.is_users and f.path.startswith("/")})
     job = Job(world_size=max(stacks.ranks, default=-1) + 1, launcher=LAUNCHER, end_unseen=True)
     return Recording(job, {}, frozenset(), tuple(troubles), stacks=stacks)
 

@@ -223,6 +223,14 @@ def test_text_and_json_of_a_process_are_one_process_and_one_look(tmp_path: Path)
     assert sites(open_recording(tmp_path)) == {0: "train.py:33", 1: "train.py:15"}
 
 
+def test_one_line_is_one_line_in_text_and_in_json(tmp_path: Path) -> None:
+    laid(tmp_path, **{"rank0.json": as_json(7, BACKWARD)}, rank1=text(8, BACKWARD), rank2=text(9, QUEUE))
+
+    [found] = examined(tmp_path).findings
+
+    assert [place.ranks for place in found.places] == [(2,), (0, 1)]
+
+
 ROUNDS: dict[str, Callable[[int], str]] = {
     "folders": lambda at: f"t{at}__rank_{{rank}}",
     "names": lambda at: f"rank{{rank}}_{at}",
