@@ -38,6 +38,7 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     documents of `hang-dump --json`. Parts of different jobs are rejected.
     Stacks are what `py-spy dump` (text or --json) or faulthandler printed of each rank: a folder of them, alone or beside dumps
     or a log, the rank in the names (rank0.txt), several looks in folders t0, t1, ...
+    A folder of logs is one job: torchrun's --log-dir, or one file for each rank, task or node.
     Several answers of NCCL's RAS (files, or a folder of them) are looks at one job: who moved between them is alive.
     PATH `-` reads a job log from standard input; s3://BUCKET/RUN and what else fsspec knows is read where it lies.
     Of a checkpoint (torch.save, safetensors, torch.distributed.checkpoint) it lists the contents, without running any of it.

@@ -38,10 +38,9 @@ class ClueKind(StrEnum):
     PORT_TAKEN = "port taken"  # torch's store could not listen; numbers: the port, where it is told
     BUSY = "busy"  # the progress bar that was last drawn before the first timeout: beside other clues only; operation: of what
     EXCEPTION = "exception"
-    TRAINING = (
-        "training"  # the first line that speaks of a loss or an epoch, and the last one; numbers: how many came after
-    )
-    # everything else that the log tells. Beside other clues only
+    # The first line that speaks of a loss or an epoch, and the last one; numbers: of the last, how many such lines came behind
+    # everything that tells of something wrong. Beside other clues only.
+    TRAINING = "training"
     LAST_WORDS = "last words"  # the last line that a rank has printed: beside other clues only
     DETAIL = "detail"  # of the exception above it; a reader's own
 

@@ -24,6 +24,7 @@ from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.fault_dumps import TELLING as FAULTS
 from distdoctor.recording.fault_dumps import FaultDump, fault_dumps
 from distdoctor.recording.files import opened
+from distdoctor.recording.flight.dumps import NAMED_RANK
 from distdoctor.recording.last_training_line import TRAINING
 from distdoctor.recording.nccl_remark import remark_in
 from distdoctor.recording.printed_rank import PrintedRanks
@@ -169,7 +170,8 @@ _STRIPPED = re.compile(
     r"^rank\d{1,7}: |^\[pod/[^\]\s]{1,200}\] |^[a-z][\w.-]{0,100}\s{1,20}\| |^[a-z][a-z.-]{0,60}\d{1,6}[\w.-]{0,60}: "
 )
 _MOST_PREFIXES = 5  # a time stamp, a pod, another time stamp, an actor, a rank
-_OWN_PREFIX = re.compile(r"\[(?:rank|[A-Za-z_]{1,40})\d{1,7}\]:|\d{1,7}: ")
+_BRACKETED = r"\[[A-Za-z_]{1,40}\d{1,7}\]:"  # of torch and torchrun
+_OWN_PREFIX = re.compile(rf"{_BRACKETED}|\d{{1,7}}: ")
 _BEGINS = frozenset("[0123456789")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 
@@ -235,9 +237,8 @@ def read_log(path: Path) -> Recording:
 
 # Whose output a file is, by its name or its folder's: torchrun's `--log-dir` (attempt, local rank), a rank's own, srun's `%t`.
 _OF_TORCHRUN = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,7})/(?:stdout|stderr)\.log$")
-_OF_RANK = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,7})(?:[^\d]|$)", re.IGNORECASE)
 _OF_TASK = re.compile(r"(?:^|[^A-Za-z])(?:task|proc|process|worker)[_.-]?(\d{1,7})(?:[^\d]|$)", re.IGNORECASE)
-_HAS_RANK = re.compile(r"^\[(?:rank|[A-Za-z_]{1,40})\d{1,7}\]:")
+_HAS_RANK = re.compile(_BRACKETED)
 MOST_LOGS = 20_000  # files of one job: ten thousand ranks with two each
 
 
@@ -289,7 +290,7 @@ def _of_file(path: Path, name: str, most: int) -> Iterator[str]:
 def _prefix_of(name: str) -> str:
     if found := _OF_TORCHRUN.search(name):
         return f"[default{found[2]}]:"
-    if found := _OF_RANK.search(name):
+    if found := NAMED_RANK.search(name):
         return f"[rank{found[1]}]: "
     return f"{found[1]}: " if (found := _OF_TASK.search(name)) else ""
 

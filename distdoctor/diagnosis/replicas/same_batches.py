@@ -11,9 +11,7 @@ from itertools import pairwise
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import Update
-from distdoctor.diagnosis.replicas.used_factor import APART
-from distdoctor.recording.trace.events import BackwardRng
-from distdoctor.recording.trace.layout import SPOTS
+from distdoctor.diagnosis.replicas.used_factor import APART, has_dropout, own_elements
 
 LEAST, LEAST_LIVE = 4, 12  # steps; fewer are alike by chance, or are the padded end of the data
 Look = dict[int, Update]  # of each rank, in one step
@@ -42,7 +40,7 @@ def same_batches(gradients: Gradients, replicas: Replicas) -> Iterator[SameBatch
         if len(one.ranks) > 1 and set(one.ranks) <= gradients.ranks.keys():
             looks = _looks(gradients, one)
             seen = [look for look in looks if all(update.inputs for update in look.values())]
-            dropout = any(begun.dropout for rank in one.ranks for begun in gradients.ranks[rank].events(BackwardRng))
+            dropout = has_dropout(gradients, one.ranks)
             found = _by_inputs(one, seen, dropout, least) if seen else _by_losses(gradients, one, looks, least)
             if found is not None:
                 yield found
@@ -99,13 +97,6 @@ def _rises(updates: Sequence[Update]) -> bool:
 def _equal_gradients(gradients: Gradients, one: ReplicaSet) -> bool:
     """Whether each rank's own gradients are those of the others, in the elements that were kept: a loss that is a mean over the
     ranks is equal on all of them, but the gradients are not."""
-    own: dict[tuple[int, int, str], list[tuple[float, ...]]] = defaultdict(list)
-    for rank in one.ranks:
-        mine = gradients.ranks[rank]
-        for row in mine.log.rows("spots"):
-            tensor = mine.tensors.get(int(row["tensor"]))
-            if tensor is not None and int(row["step"]) <= mine.until:
-                key = tensor.optimizer, int(row["step"]), tensor.name
-                own[key].append(tuple(float(row[f"own_{i}"]) for i in range(SPOTS)))
+    own = own_elements(gradients, one.ranks)
     whole = [values for values in own.values() if len(values) == len(one.ranks) and any(map(any, values))]
     return len(whole) >= LEAST and all(len(set(values)) == 1 for values in whole)

@@ -61,12 +61,7 @@ def losses_differ(gradients: Gradients, ranks: Iterable[int]) -> bool | None:
     """Whether replicas computed other losses in nearly every step that was looked at on all of them, or the same ones in all;
     None where that is not known, where it changes, or where a dropout was active, which draws differently on the same inputs."""
     ranks = tuple(ranks)
-    if any(
-        begun.dropout
-        for rank in ranks
-        if rank in gradients.ranks
-        for begun in gradients.ranks[rank].events(BackwardRng)
-    ):
+    if has_dropout(gradients, ranks):
         return None
     by_step = _losses(gradients, ranks)
     apart = sum(max(losses) - min(losses) > APART * max(map(abs, losses)) for losses in by_step)
@@ -75,18 +70,32 @@ def losses_differ(gradients: Gradients, ranks: Iterable[int]) -> bool | None:
     return apart > 0
 
 
+def has_dropout(gradients: Gradients, ranks: Iterable[int]) -> bool:
+    """Whether a dropout was active in a backward pass of some of these ranks."""
+    known = (gradients.ranks[rank] for rank in ranks if rank in gradients.ranks)
+    return any(begun.dropout for own in known for begun in own.events(BackwardRng))
+
+
+def own_elements(gradients: Gradients, ranks: Iterable[int]) -> dict[tuple[int, int, str], list[tuple[float, ...]]]:
+    """(optimizer, step, parameter) -> what each of these ranks had computed by itself, of the elements that were kept."""
+    own: dict[tuple[int, int, str], list[tuple[float, ...]]] = defaultdict(list)
+    for rank in ranks:
+        one = gradients.ranks.get(rank)
+        for row in one.log.rows("spots") if one is not None else ():
+            tensor = one.tensors.get(int(row["tensor"])) if one is not None else None
+            if tensor is not None:
+                key = tensor.optimizer, int(row["step"]), tensor.name
+                own[key].append(tuple(float(row[f"own_{i}"]) for i in range(SPOTS)))
+    return own
+
+
 def computes_one_loss(gradients: Gradients, peers: ReplicaGroup) -> bool:
     """Whether all ranks have the same loss in each step, but gradients of their own: parts of one that a sum completes."""
     by_step = _losses(gradients, peers.ranks)
     same = len(by_step) >= LOSSES and all(len(set(losses)) == 1 for losses in by_step)
-    own: dict[tuple[int, str], set[tuple[float, ...]]] = defaultdict(set)
-    for rank in peers.ranks if same else ():
-        one = gradients.ranks.get(rank)
-        for row in one.log.rows("spots") if one is not None else ():
-            tensor = one.tensors.get(int(row["tensor"])) if one is not None else None
-            if tensor is not None and tensor.optimizer == peers.optimizer:
-                own[int(row["step"]), tensor.name].add(tuple(float(row[f"own_{i}"]) for i in range(SPOTS)))
-    return bool(own) and all(len(values) > 1 for values in own.values())
+    every = own_elements(gradients, peers.ranks) if same else {}
+    own = [set(values) for (optimizer, *_), values in every.items() if optimizer == peers.optimizer]
+    return bool(own) and all(len(values) > 1 for values in own)
 
 
 def _losses(gradients: Gradients, ranks: tuple[int, ...]) -> list[list[float]]:

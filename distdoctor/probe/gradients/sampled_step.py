@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from distdoctor.probe.gradients.inputs import Given
 from distdoctor.probe.gradients.inventory import Inventory
 from distdoctor.probe.tensors.digests import Reading, finished_all
-from distdoctor.recording.trace.layout import UpdateFlag, extend
-
-MASK = (1 << 64) - 1
+from distdoctor.recording.trace.layout import MASK, UpdateFlag, extend
 
 
 class TensorRow(NamedTuple):

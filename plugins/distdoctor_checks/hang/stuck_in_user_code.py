@@ -341,6 +341,7 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
         places=(
             mine,
             *(Place(site, ranks, words) for site, words in also),
+            *(Place(site, (), words) for site, words in (obstacle.of_others if obstacle is not None else ())),
             *_kept_lock(first, standstill),
             *others,
             *decision_places(_awaited(first, standstill), {first.site}),

@@ -20,7 +20,8 @@ _LONGEST_COMMAND = 60  # letters of a command line in a sentence
 @dataclass(frozen=True)
 class Obstacle:
     """`words` say what is waited for, "" where what the rank does says it; `change` what to do about it, `facts` are evidence.
-    `also` are lines of others that belong to it: (line, what is there). `place`: the line to change, where it is not the rank's.
+    `also` are lines of its other threads that belong to it: (line, what is there); `of_others` those of any rank. `place`: the
+    line to change, where it is not the rank's.
     """
 
     words: str
@@ -28,6 +29,7 @@ class Obstacle:
     facts: Mapping[str, object] = field(default_factory=dict)
     also: tuple[tuple[SourceLine, str], ...] = ()
     place: SourceLine = field(default_factory=SourceLine)
+    of_others: tuple[tuple[SourceLine, str], ...] = ()
 
 
 def obstacle_of(standing: RankActivity, stacks: Stacks, sources: Mapping[str, str]) -> Obstacle | None:
@@ -43,17 +45,17 @@ def obstacle_of(standing: RankActivity, stacks: Stacks, sources: Mapping[str, st
 
 
 def _in_store(site: SourceLine, sources: Mapping[str, str]) -> Obstacle | None:
-    """A key of a store that nobody has set."""
+    """A key of a store that does not come."""
     found = awaited_key(sources, site)
     if found is None:
         return None
     key, setters = found
     where = f" (as at {_short(setters[0][0])})" if setters else ""
     return Obstacle(
-        f"it waits in the store for the key `{key}`, which nobody has set",
+        f"it waits in the store for the key `{key}`, which does not come",
         f"set that key on every path of whoever answers{where}, or give the wait at {_short(site)} a timeout",
         {"key of the store": key},
-        tuple((line, f"sets keys of the store: `{text}`") for line, text in setters),
+        of_others=tuple((line, f"sets keys of the store: `{text}`") for line, text in setters),
     )
 
 
