@@ -409,6 +409,18 @@ def test_shares_of_orders_that_each_rank_shuffles_by_a_seed_of_its_own_are_found
     assert found(recording) == []
 
 
+def test_a_share_that_one_rank_reads_for_all_is_found() -> None:
+    recording, handed = jobs.watched(jobs.read_by_one, own=True)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD310", (0, 1), LIKELY)
+    assert {row % 2 for rank in handed for row in rank[0]} == {0}
+    assert "dist.get_rank() ::" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+    for about in ({"own": False}, {"own": True, "by_all": True}):
+        recording, _ = jobs.watched(jobs.read_by_one, **about)
+        assert found(recording) == []
+
+
 def test_a_stream_that_every_worker_repeats_is_found() -> None:
     recording, _ = jobs.watched(jobs.copied_by_workers)
     finding = only(recording)

@@ -901,6 +901,33 @@ def shuffled_shares(rank: int, world_size: int, *, own: bool = True) -> Handed:
     return [Trainer().epoch(DataLoader(ShuffledShares(rank, world_size, own), batch_size=5))]
 
 
+class OwnRows(IterableDataset[torch.Tensor]):
+    """Those of the process that reads."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        rows = list(range(80))
+        return (torch.tensor([float(row)]) for row in rows[dist.get_rank() :: dist.get_world_size()])
+
+
+class AllRows(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.tensor([float(row)]) for row in range(80))
+
+
+def read_by_one(rank: int, world_size: int, *, own: bool, by_all: bool = False) -> Handed:
+    """Rank 0 reads and sends every rank its part of a batch; `by_all`: each reads for itself."""
+    loader = DataLoader(OwnRows() if own else AllRows(), batch_size=10)
+    if by_all:
+        return [Trainer().epoch(loader)]
+    batches = iter(loader) if rank == 0 else None
+    trainer, handed = Trainer(), list[int]()
+    for _ in range(4):
+        parts = torch.stack(next(batches).chunk(world_size)) if batches is not None else torch.zeros(world_size, 5, 1)
+        dist.broadcast(parts, 0)
+        handed += trainer.step(parts[rank])
+    return [handed]
+
+
 class Copies(IterableDataset[torch.Tensor]):
     """Looks at neither rank nor worker, or at the rank only."""
 

@@ -52,6 +52,24 @@ def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> 
     return None
 
 
+def is_told_its_share(sources: Mapping[str, str], dataset: str) -> bool:
+    """Whether all data of this class are handed a number of ranks, or a rank, that is none of the process's own: `world=1`."""
+    program = program_of(sources)
+    makers = program.methods({dataset}, "__init__")
+    calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) == dataset]
+    told = {
+        id(value)
+        for scope in makers
+        for name in scope.parameters
+        if names_some_rank(name) or names_world(name)
+        for value in program.arguments(scope, name)
+        if isinstance(value, ast.Constant) and value.value is not None
+    }
+    return bool(calls) and all(
+        told & {id(value) for value in (*call.args, *(word.value for word in call.keywords))} for call in calls
+    )
+
+
 def share_of_data(sources: Mapping[str, str], dataset: str) -> SourceLine:
     """Where a rank takes its share of the samples of data of the class `dataset`; no line where the source shows none.
 

@@ -7,7 +7,9 @@ Why it hurts     The model never sees those samples. The loss looks normal; whol
 How we know      Every rank's loader reached its end in two or more epochs, and in each of them the same samples were drawn by
                  no rank, nor by any other loader over the same data. Which samples is certain; that it was unintended is
                  likely. Where the ranks' shards are Subsets, what no Subset holds may be set aside on purpose, and so may samples
-                 that lie here and there in the data, without a pattern of indices: a note, possible.
+                 that lie here and there in the data, without a pattern of indices: a note, possible. Of iterable data: one
+                 rank alone draws from the loader for all replicas of a model, and the source of the data takes a share
+                 by the number of the rank.
 What to do       Shard the data with DistributedSampler, or use range(rank, len(dataset), world_size).
 When it is fine  The last incomplete batches (drop_last), samplers with replacement or weights, one Subset on all ranks (an
                  intended split), epochs with a step limit, a curriculum whose part of the data changes: nothing is reported.
@@ -20,8 +22,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.read_for_all import ReadForAll, read_for_all
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
 from distdoctor.diagnosis.data.undrawn import UndrawnSamples, hole_of
+from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -33,7 +38,11 @@ _ON_PURPOSE = ("Weighted", "Subset", "Curriculum", "Limit")
 
 
 @check("DD310", "unseen-samples", severity=WARNING, live=False, family="shares")
-def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
+def examine(
+    orders: SampleOrders, recording: Recording, replicas: Replicas | None, sources: Sources
+) -> Iterator[Finding]:
+    if replicas is not None:
+        yield from map(_for_all, read_for_all(orders, replicas, recording, sources.texts))
     loaders: dict[str, list[Together]] = defaultdict(list)
     for together in orders.together():
         if together.trains and set(together.ranks) == set(range(recording.world_size)):
@@ -43,6 +52,34 @@ def examine(orders: SampleOrders, recording: Recording) -> Iterator[Finding]:
         hole = _left_by_subsets(epochs) if shards else _hole(epochs)
         if hole is not None and not _drawn_elsewhere(hole, epochs, orders):
             yield _finding(hole, epochs, shards)
+
+
+def _for_all(found: ReadForAll) -> Finding:
+    one, share = found.one, found.share
+    others = tuple(rank for rank in found.ranks if rank != one.rank)
+    return Finding(
+        title=f"rank {one.rank} reads {one.data.name} for {named(found.ranks)}, and takes its own rank's share of it only: the "
+        f"{'share' if len(others) == 1 else 'shares'} of {named(others)} {'is' if len(others) == 1 else 'are'} never read",
+        ranks=found.ranks,
+        confidence=LIKELY,
+        place=share.dealt,
+        places=(
+            Place(share.dealt, (one.rank,), "takes a share by the number of the rank"),
+            *((Place(one.made_line, found.ranks, "the loader is created"),) if one.made_line else ()),
+            *((Place(one.loop_line, (one.rank,), "iterates it for training"),) if one.loop_line else ()),
+        ),
+        evidence={"reads": one.rank, "drawn": {rank: one.drawn if rank == one.rank else 0 for rank in found.ranks[:8]}},
+        why=f"{named(found.ranks)} train one model, and only rank {one.rank} draws from the loader: its batches are dealt out to "
+        "all ranks (accelerate and the HF Trainer do so with iterable data), after the data have been dealt out already",
+        prescriptions=(
+            Prescription(
+                "share-out-once",
+                change="yield all samples and leave the dealing to the library, or let every rank read its share "
+                "(dispatch_batches=False in accelerate's DataLoaderConfiguration, accelerator_config of TrainingArguments)",
+            ),
+        ),
+        at_ns=one.started_ns,
+    )
 
 
 def _sharded_by_subsets(epochs: list[Together]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.stream_shares import share_of_data, stream_share
+from distdoctor.diagnosis.source.stream_shares import is_told_its_share, share_of_data, stream_share
 from distdoctor.recording.source_line import SourceLine
 
 CLASS = """class Stream(IterableDataset):
@@ -147,3 +147,18 @@ def test_data_of_a_class_that_is_not_the_users_are_judged_by_what_they_are_given
     assert not share_of_data(
         {"/job/train.py": "data = TensorDataset(rows)\nname = paths[rank::world_size]\n"}, "TensorDataset"
     )
+
+
+@pytest.mark.parametrize(
+    ("makes", "told"),
+    [
+        ("train = Rows(files)", False),
+        ("train = Rows(files, rank=0, world=1)", True),
+        ("train = Rows(files, 0, 1)", True),
+        ("train = Rows(files, rank=None)", False),
+        ("train, held = Rows(files), Rows(others, rank=0, world=1)", False),
+    ],
+)
+def test_data_that_are_told_a_share_do_not_take_that_of_the_process(makes: str, told: bool) -> None:
+    text = f"class Rows:\n    def __init__(self, files, rank=None, world=None):\n        pass\n\n\n{makes}\n"
+    assert is_told_its_share({"train.py": text}, "Rows") is told
