@@ -484,15 +484,22 @@ def _ends_the_process(statement: ast.stmt) -> bool:
 
 def is_made_the_same(program: UserProgram, value: ast.AST) -> bool:
     """Whether an expression asks for what a collective has made the same on all ranks."""
+    return bool(collectives_behind(program, value))
+
+
+def collectives_behind(program: UserProgram, value: ast.AST) -> list[ast.Call]:
+    """The collectives that have made something the same on all ranks that an expression asks for."""
     names = (node for node in own_nodes(program, value) if isinstance(node, ast.Name))
-    return any(_is_agreed(program, name, program.scope_of(value)) for name in names)
+    return [call for name in names for call in _agreeing(program, name, program.scope_of(value))]
 
 
 def _is_agreed(program: UserProgram, name: ast.expr, scope: Scope) -> bool:
     """Whether a collective has made this variable the same on all ranks before it is used here."""
-    if not isinstance(name, ast.Name):
-        return False
-    return any(not _gives_to_one(call) for call in _collectives_on(program, name, scope))
+    return isinstance(name, ast.Name) and bool(_agreeing(program, name, scope))
+
+
+def _agreeing(program: UserProgram, name: ast.Name, scope: Scope) -> list[ast.Call]:
+    return [call for call in _collectives_on(program, name, scope) if not _gives_to_one(call)]
 
 
 def _collectives_on(program: UserProgram, name: ast.Name, scope: Scope) -> list[ast.Call]:
