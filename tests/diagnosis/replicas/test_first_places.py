@@ -19,6 +19,7 @@ from distdoctor.recording.trace.events import (
     CopyUsed,
     FirstStep,
     Orphaned,
+    StateLoaded,
 )
 from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
 from distdoctor.testing.gradients import TrainedJob, trained_job
@@ -391,3 +392,27 @@ def test_what_a_schedule_waits_for_comes_after_the_line_that_moves_it(kind: str)
     assert finding.place.line == 35
     assert [line for line, _ in on_the_way] == ([34, 42, 41] if waits else [])
     assert ("left a loop" in finding.why) == (not waits)
+
+
+LOADING = """
+def load(model, path, rank):
+    if {test}:
+        return
+    model.load_state_dict(torch.load(path))
+"""
+
+
+@pytest.mark.parametrize(("test", "first"), [("rank != 0", 21), ("not path.exists()", 23)])
+def test_the_condition_that_keeps_other_ranks_from_a_saved_state_comes_before_the_load(test: str, first: int) -> None:
+    text = source({20: LOADING.format(test=test)})
+    weights = trained_job(3).note(StateLoaded("module", ("Net",), own=3), only=[0], site="train.py:23 load")
+    weights = weights.initial({1: 1, 2: 1}).step(params={1: 1, 2: 1})
+    moments = (
+        trained_job(2).initial().note(StateLoaded("optimizer", ("Adam",), own=3), only=[0], site="train.py:23 load")
+    )
+    moments = moments.step(state={1: 1}).step(state={1: 1}, params={1: 1})
+
+    for code, job in (("DD201", weights), ("DD205", moments)):
+        finding = told(code, job.recording(sources=text))
+        assert finding.place.line == first
+        assert 23 in [place.site.line for place in finding.places]
