@@ -102,6 +102,7 @@ def all_made_of(program: UserProgram, value: ast.expr, *, through_objects: bool 
     found, last = [value], [value]
     for _ in range(STEPS):
         made = [one for step in last for one in _made_of(program, step)]
+        made += [one for step in last if isinstance(step, ast.IfExp) for one in (step.body, step.orelse)]
         if through_objects:
             objects = [one.value for step in last for one in _named_in(step) if isinstance(one, ast.Attribute)]
             made += [one for name in objects if isinstance(name, ast.Name) for one in _stored(program, name)]
