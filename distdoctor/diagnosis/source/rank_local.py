@@ -85,13 +85,15 @@ class Origin:
 
 @dataclass(frozen=True)
 class _Visit:
-    """`back`: it is followed because it decides whether something is done, not as a value. `counted`: only how many it gives."""
+    """`back`: it is followed because it decides whether something is done, not as a value. `counted`: only how many it gives.
+    `any_value`: only whether it is something at all, as in `x is None`, so that nothing matters of what it holds."""
 
     value: ast.AST
     steps: int
     way: tuple[ast.AST, ...]
     back: bool = False
     counted: bool = False
+    any_value: bool = False
 
 
 def origin(
@@ -124,7 +126,8 @@ def origin(
         if visit.counted and isinstance(visit.value, ast.List | ast.Tuple | ast.Set | ast.BinOp):
             waiting += [replace(visit, value=part) for part in _counted_in(visit.value)]
             continue
-        told = telling(program, visit.value, visit.back, is_test, sizes_matter)
+        by_value = is_test and not visit.any_value
+        told = telling(program, visit.value, visit.back, by_value, sizes_matter and not visit.any_value)
         told = max(told, TYPE if types_matter and _infers_dtype(visit.value) else 0.0)
         told = max(told, _picks(program, visit.value) if picks_matter else 0.0)
         weight = told - per_step * visit.steps
@@ -138,11 +141,29 @@ def origin(
             counted = visit.counted and (not back or _is_gone_through(program, made_of))
             if (made_of, counted) not in seen:
                 seen.add((made_of, counted))
-                waiting.append(_Visit(made_of, visit.steps + 1, (*visit.way, *by, made_of), back, counted))
+                is_value = not back or (not by and not _is_choice(program, made_of))
+                any_value = is_value and (visit.any_value or _asks_for_none(visit.value))
+                there = (*visit.way, *by, made_of)
+                waiting.append(_Visit(made_of, visit.steps + 1, there, back and not any_value, counted, any_value))
     best = max(found, key=lambda one: one[0])
     way = tuple(step_of(program, node) for node in (*best[1], *_further(program, best[1], found, by_name)))
     also = _as_telling(program, way, [one for one in found if one[0] >= best[0] - AS_TELLING])
     return Origin(best[0], way, also or _in_the_other_branch(program, best[1]), best[1][-1])
+
+
+def _is_choice(program: UserProgram, value: ast.AST) -> bool:
+    choice = program.parents.get(value)
+    return isinstance(choice, ast.IfExp) and choice.test is value
+
+
+def _asks_for_none(test: ast.AST) -> bool:
+    """`x is None`, `x is not None`, also as all that is negated."""
+    if isinstance(test, ast.UnaryOp):
+        return _asks_for_none(test.operand)
+    return isinstance(test, ast.Compare) and all(
+        isinstance(op, ast.Is | ast.IsNot) and isinstance(other, ast.Constant) and other.value is None
+        for op, other in zip(test.ops, test.comparators, strict=True)
+    )
 
 
 def _picks(program: UserProgram, value: ast.AST) -> float:
