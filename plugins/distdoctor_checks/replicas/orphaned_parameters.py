@@ -70,7 +70,9 @@ def _finding(
     which = f"{orphans.names[0]}{more}"
     left_out = not (orphans.abandoned or orphans.later)
     step = next((u.site for u in gradients.every_update() if u.rank == ranks[0] and u.site), SourceLine())
-    place = orphans.built or step
+    built = Place(orphans.built or step, ranks, "the optimizer is built")
+    calls = [Place(caller, ranks, "calls the function that builds it")] if orphans.built and caller else []
+    places = (*calls, built) if orphans.later else (built, *calls)  # what came later has to come before the call
     title = f"no optimizer holds {which}: their gradients are computed and never used"
     if orphans.abandoned:
         title = (
@@ -79,10 +81,9 @@ def _finding(
     return Finding(
         title=title,
         ranks=ranks,
-        place=place,
+        place=places[0].site,
         places=(
-            Place(place, ranks, "the optimizer is built"),
-            *((Place(caller, ranks, "calls the function that builds it"),) if orphans.built and caller else ()),
+            *places,
             *((Place(step, ranks, "steps without them"),) if step else ()),
         ),
         evidence={

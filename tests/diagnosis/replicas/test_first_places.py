@@ -189,8 +189,8 @@ def test_an_optimizer_that_a_helper_builds_is_shown_with_the_line_that_calls_the
     helper = "def configure(model):\n    return Adam(model.parameters())\n\n\ndef main():\n    opt = configure(net)\n"
     finding = told("DD211", job.recording(sources=source({19: helper})))
 
-    assert lines(finding) == [20, 20, 24, 33]
-    assert finding.places[1].role == "calls the function that builds it"
+    assert lines(finding) == [24, 24, 20, 33]
+    assert finding.places[0].role == "calls the function that builds it"
 
 
 def test_the_lines_that_change_a_buffer_follow_the_wrapper_that_does_not_broadcast_it() -> None:
