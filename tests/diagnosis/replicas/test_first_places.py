@@ -416,3 +416,20 @@ def test_the_condition_that_keeps_other_ranks_from_a_saved_state_comes_before_th
         finding = told(code, job.recording(sources=text))
         assert finding.place.line == first
         assert 23 in [place.site.line for place in finding.places]
+
+
+CLIP = """
+def clip(parameters, limit):
+    norm = sum(p.grad.square().sum() for p in parameters).sqrt()
+    for p in parameters:
+        p.grad.mul_(limit / norm)
+"""
+
+
+def test_the_norm_of_each_rank_comes_before_the_scaling_by_it() -> None:
+    job = trained_job(2, agree=()).initial()
+    for _ in range(3):
+        job.collective("all_reduce", [64, 64]).step(grads={1: 1}, params={1: 1}, norms={1: 0.31})
+    finding = told("DD220", job.recording(sources=source({20: CLIP})))
+
+    assert lines(finding) == [21, 21, 23, 33]
