@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs.beside import statistics
+from jobs.beside import centred, statistics
 from jobs.replicas import watched
 from test_replicas_jobs import found
 
@@ -65,3 +65,14 @@ def test_local_statistics_of_a_sharded_model_are_told_where_one_ranks_are_saved(
 def test_statistics_of_a_sharded_model_that_follow_all_ranks_or_one_are_left_alone(where: str, kind: str) -> None:
     recording, _ = watched(statistics, kind=kind, sharded=where)
     assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
+
+
+@pytest.mark.parametrize(("kind", "told"), [("local", True), ("synchronised", False), ("shown", False)])
+def test_a_centre_that_each_rank_keeps_for_its_loss_is_told(kind: str, told: bool) -> None:
+    recording, _ = watched(centred, kind=kind)
+    findings = [one for one in found(recording) if one.code.startswith("DD2")]
+
+    assert [(one.code, one.severity, one.confidence) for one in findings] == [("DD204", WARNING, LIKELY)] * told
+    for one in findings:
+        assert "CentredLoss.center" in one.title
+        assert recording.sources[one.place.path].splitlines()[one.place.line - 1].strip().startswith("mean =")
