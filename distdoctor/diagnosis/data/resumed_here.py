@@ -86,7 +86,8 @@ def drawn_again(orders: SampleOrders, recording: Recording) -> Iterator[DrawnAga
     for rank, passes in orders.by_rank.items():
         loads = _loads(recording.ranks[rank])
         for cut, resumed in pairwise(one for one in passes if one.trains):
-            if resumed.first_step in saved and _goes_on(cut, resumed, loads) and _is_part(resumed, passes):
+            whole = _whole_epoch(resumed, passes)
+            if resumed.first_step in saved and resumed.drawn < whole and _goes_on(cut, resumed, whole, loads):
                 found[str(resumed.made_line)].setdefault(rank, (cut, resumed))
     for pairs in found.values():
         cuts, resumes = zip(*pairs.values(), strict=True)
@@ -111,18 +112,20 @@ def _loads(log: RankTrace) -> list[int]:
     return [one.at_ns + log.monotonic_to_wall_ns for one in log.noted(StateLoaded) if one.what == "optimizer"]
 
 
-def _goes_on(cut: LoaderPass, resumed: LoaderPass, loads: Sequence[int]) -> bool:
-    """Whether a pass goes on in the epoch of one that did not come to its end, with another optimizer that was given a state."""
-    same = _same_data(cut, resumed) and cut.epoch_told == resumed.epoch_told and resumed.set_epoch_calls > 0
+def _goes_on(cut: LoaderPass, resumed: LoaderPass, whole: int, loads: Sequence[int]) -> bool:
+    """Whether a pass goes on in the epoch of one that did not come to its end, with another optimizer that was given a state: it
+    was told this epoch, or has as many samples as were left of it."""
+    left = (resumed.set_epoch_calls > 0 and cut.epoch_told == resumed.epoch_told) or cut.drawn + resumed.drawn == whole
+    same = _same_data(cut, resumed) and resumed.exhausted and left
     drawn = cut.comparable and resumed.comparable and not (cut.flags | resumed.flags) & PassFlag.REPLACEMENT
     loaded = any(cut.started_ns < load < resumed.started_ns for load in loads)
     return same and drawn and loaded and not cut.read_all and cut.optimizer != resumed.optimizer
 
 
-def _is_part(resumed: LoaderPass, passes: Sequence[LoaderPass]) -> bool:
-    """Whether a pass was over after fewer samples than another one of the same data drew: it has skipped some."""
+def _whole_epoch(resumed: LoaderPass, passes: Sequence[LoaderPass]) -> int:
+    """How many samples the longest training pass over the same data drew that came to its end; 0: there is none."""
     others = (one.drawn for one in passes if one.exhausted and one.trains and _same_data(one, resumed))
-    return resumed.exhausted and resumed.drawn < max(others, default=0)
+    return max(others, default=0)
 
 
 def _same_data(one: LoaderPass, other: LoaderPass) -> bool:

@@ -139,28 +139,39 @@ def _within(found: ResumedHere) -> Finding:
 
 def _repeated(found: DrawnAgain, sources: Sources) -> Finding:
     """Samples of the epoch under way that come again, where a training goes on in the same process."""
-    resumed, epoch = found.resumed, found.resumed.epoch_told
+    resumed, epoch = found.resumed, found.cut.epoch_told
+    other = resumed.epoch_told != epoch and resumed.set_epoch_line
+    told = (Place(resumed.set_epoch_line, found.ranks, f"was told epoch {resumed.epoch_told}"),) if other else ()
     about = "about " if found.keep_one_in > 1 else ""
     dealt = next(filter(None, (dealt_by(sources.texts, name) for name in resumed.sampler.split(">"))), SourceLine())
-    shares = (Place(dealt, found.ranks, "the sampler takes the rank's share of what it has not skipped"),)
+    shares = (
+        (Place(dealt, found.ranks, "the sampler takes the rank's share of what it has not skipped"),) if dealt else ()
+    )
+    decides = told or shares
     return Finding(
         title=f"{about}{found.repeated:,} samples of epoch {epoch} repeat after the resume: {found.before:,} were drawn of it "
         f"before, and {found.since:,} since",
         ranks=found.ranks,
         confidence=LIKELY,
-        place=dealt or resumed.loop_line,
+        place=decides[0].site if decides else resumed.loop_line,
         places=(
-            *(shares if dealt else ()),
+            *decides,
             Place(resumed.loop_line, found.ranks, f"goes on in epoch {epoch}"),
             Place(resumed.made_line, found.ranks, "the training loader is created, anew"),
         ),
         evidence={"epoch": epoch, "repeated": found.repeated, "before": found.before, "since": found.since},
-        why=f"the training goes on from the step in which {resumed.sampler_name} was left, within epoch {epoch}; it skips some "
-        "of its samples, but not all that were drawn",
+        why=f"the training goes on from the step in which {resumed.sampler_name} was left, within epoch {epoch}; "
+        + (
+            f"the new one draws what is left in the order of epoch {max(resumed.epoch_told, 0)}"
+            if resumed.epoch_told != epoch
+            else "it skips some of its samples, but not all that were drawn"
+        ),
         prescriptions=(
             Prescription(
                 "restore-the-position",
-                change="skip what all ranks have drawn together before the shares are dealt out, or what this rank has drawn "
+                change=f"tell the new sampler epoch {epoch} before its first batch"
+                if resumed.epoch_told != epoch
+                else "skip what all ranks have drawn together before the shares are dealt out, or what this rank has drawn "
                 "behind that",
                 effect="every sample of the epoch still comes once after a resume",
             ),

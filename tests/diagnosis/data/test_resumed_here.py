@@ -49,7 +49,7 @@ SAMPLER = """class Resumable(Sampler):
 """
 
 
-def drawn(skipped: int, *, saved_at: int = 2) -> list[Finding]:
+def drawn(skipped: int, *, saved_at: int = 2, epoch: int = 1) -> list[Finding]:
     """Each rank draws 48 of its 100 samples of epoch 1; the training that goes on skips some of all, then deals out the rest."""
     first = {rank: share(200, 2, rank) for rank in range(2)}
     job = sampled_job(ranks=2, length=200)
@@ -61,8 +61,17 @@ def drawn(skipped: int, *, saved_at: int = 2) -> list[Finding]:
     job.logs[0].note(Saving("/job/state.pt", "torch.save", saved_at))
     for log in job.logs:
         log.note(StateLoaded("optimizer", ("AdamW",), own=4), site="train.py:20 load")
-    rest = {rank: order[skipped + rank :: 2] for rank in range(2)}
-    job.train(epoch=1, orders=rest, epoch_told=1, set_epoch_calls=1, optimizer=2, sampler="Resumable", first_step=2)
+    rest = {rank: (order[skipped + rank :: 2] if epoch else first[rank][skipped // 2 :]) for rank in range(2)}
+    job.train(
+        epoch=1,
+        orders=rest,
+        epoch_told=epoch,
+        set_epoch_calls=1,
+        optimizer=2,
+        sampler="Resumable",
+        first_step=2,
+        set_epoch_site="train.py:17 begin",
+    )
     found = examine(job.recording(sources={"/job/train.py": SAMPLER}), CHECKS.values()).findings
     return [one for one in found if one.code == "DD704"]
 
@@ -72,6 +81,15 @@ def test_samples_that_come_again_since_too_few_were_skipped_are_told_where_the_s
 
     assert (finding.ranks, finding.confidence, finding.place.line) == ((0, 1), LIKELY, 4)
     assert finding.title == "48 samples of epoch 1 repeat after the resume: 96 were drawn of it before, and 152 since"
+
+
+def test_what_is_left_of_an_epoch_in_the_order_of_another_is_told_with_the_epoch_that_was_told() -> None:
+    (finding,) = drawn(skipped=96, epoch=0)
+
+    assert (finding.place.line, finding.places[0].role) == (17, "was told epoch 0")
+    assert finding.title.endswith(
+        "samples of epoch 1 repeat after the resume: 96 were drawn of it before, and 104 since"
+    )
 
 
 @pytest.mark.parametrize(
