@@ -115,8 +115,8 @@ def _loads(log: RankTrace) -> list[int]:
 def _goes_on(cut: LoaderPass, resumed: LoaderPass, whole: int, loads: Sequence[int]) -> bool:
     """Whether a pass goes on in the epoch of one that did not come to its end, with another optimizer that was given a state: it
     was told this epoch, or has as many samples as were left of it."""
-    left = (resumed.set_epoch_calls > 0 and cut.epoch_told == resumed.epoch_told) or cut.drawn + resumed.drawn == whole
-    same = _same_data(cut, resumed) and resumed.exhausted and left
+    told = resumed.set_epoch_calls > 0 and cut.epoch_told == resumed.epoch_told
+    same = _same_data(cut, resumed) and resumed.exhausted and (told or cut.drawn + resumed.drawn == whole)
     drawn = cut.comparable and resumed.comparable and not (cut.flags | resumed.flags) & PassFlag.REPLACEMENT
     loaded = any(cut.started_ns < load < resumed.started_ns for load in loads)
     return same and drawn and loaded and not cut.read_all and cut.optimizer != resumed.optimizer
