@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Mapping
 
 from distdoctor.diagnosis.data.samples import DataSet
-from distdoctor.diagnosis.finding import Place, Prescription
+from distdoctor.diagnosis.finding import Place
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.picked_samples import Cut
@@ -41,14 +41,13 @@ def cut_places(cut: Cut, ranks: tuple[int, ...]) -> tuple[Place, ...]:
     return tuple(sorted(rows, key=lambda row: row.site != cut.decides))[:MOST_ROWS]
 
 
-def same_parts(cut: Cut, effect: str = "") -> Prescription:
-    """What makes the parts the same on all ranks."""
-    change = ""
-    if cut.way and cut.of_shares:
-        change = f"put together what the ranks have picked (all_gather_object) before {at(cut.decides)} uses it"
-    elif cut.way:
-        change = f"pick the samples at {at(cut.decides)} by a generator that has the same seed on every rank"
-    return Prescription("same-split-everywhere", change=change, effect=effect)
+def same_parts(cut: Cut) -> str:
+    """What makes the parts the same on all ranks; "" where the source does not show what they are made of."""
+    if not cut.way:
+        return ""
+    if cut.of_shares:
+        return f"put together what the ranks have picked (all_gather_object) before {at(cut.decides)} uses it"
+    return f"pick the samples at {at(cut.decides)} by a generator that has the same seed on every rank"
 
 
 def given_places(given: Iterable[Line], ranks: tuple[int, ...]) -> tuple[Place, ...]:

@@ -91,7 +91,7 @@ def _finding(shared: Shared, cut: Cut, given: list[Line]) -> Finding:
         why=f"ranks {first} and {second} both drew {count:,} of them, for example sample {common.examples[0]}; "
         "the sampler's own padding is not counted",
         prescriptions=(
-            same_parts(cut, "disjoint shards")
+            Prescription("same-split-everywhere", change=same_parts(cut), effect="disjoint shards")
             if _split(shared)
             else Prescription("same-seed-and-epoch", effect="disjoint shards"),
         ),

@@ -120,7 +120,7 @@ def _finding(leak: Leak, known: ReplicaSet, cut: Cut) -> Finding:
         },
         why=f"{named((evaluated.rank,))}'s own training and evaluation samples are disjoint, but those of the ranks are not; "
         f"{known.words}",
-        prescriptions=(same_parts(cut),),
+        prescriptions=(Prescription("same-split-everywhere", change=same_parts(cut)),),
         explains=(split_key(trained.data),),
         at_ns=evaluated.started_ns,
     )
