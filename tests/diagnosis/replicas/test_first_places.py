@@ -183,14 +183,38 @@ def test_a_division_that_nobody_uses_comes_before_the_reduction() -> None:
     assert lines(summed("p.grad.clamp_(0)")) == [42, 42]
 
 
+BUILT = """
+def configure(parameters):
+    {builds}
+
+
+def main(net):
+    {calls}
+
+
+def train(optimizer):
+    for x in data:
+        net(x).backward()
+
+        if not skips:
+            optimizer.zero_grad()
+            optimizer.step()
+"""
+
+
 def test_an_optimizer_that_a_helper_builds_is_shown_with_the_line_that_calls_the_helper() -> None:
     orphans = Orphaned(("head.weight",), later=True, stale=0, own=3, count=1, nbytes=640)
     job = trained_job(2).initial().step().note(orphans, site="train.py:20 configure")
-    helper = "def configure(model):\n    return Adam(model.parameters())\n\n\ndef main():\n    opt = configure(net)\n"
-    finding = told("DD211", job.recording(sources=source({19: helper})))
+    for builds, calls, first in (("return Adam(parameters)", "train(configure(net))", 24),
+                                 ("train(Adam(parameters))", "configure(net)", 20)):  # fmt: skip
+        text = {19: BUILT.format(builds=builds, calls=calls)}
+        finding = told("DD211", job.recording(sources=source(text)))
 
-    assert lines(finding) == [24, 24, 20, 33]
-    assert finding.places[0].role == "calls the function that builds it"
+        assert lines(finding) == [first, first, 44 - first, 33]
+        assert {place.role for place in finding.places[:2]} == {
+            "the optimizer is built",
+            "calls the function that builds it",
+        }
 
 
 def test_the_lines_that_change_a_buffer_follow_the_wrapper_that_does_not_broadcast_it() -> None:
