@@ -67,13 +67,12 @@ def test_statistics_of_a_sharded_model_that_follow_all_ranks_or_one_are_left_alo
     assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
 
 
-def test_a_running_centre_in_a_loss_that_no_wrapper_holds_is_told_unless_it_follows_all_ranks() -> None:
-    recording, _ = watched(centred, synchronised=False)
-    (finding,) = [one for one in found(recording) if one.code.startswith("DD2")]
+@pytest.mark.parametrize(("kind", "told"), [("local", True), ("synchronised", False), ("shown", False)])
+def test_a_centre_that_each_rank_keeps_for_its_loss_is_told(kind: str, told: bool) -> None:
+    recording, _ = watched(centred, kind=kind)
+    findings = [one for one in found(recording) if one.code.startswith("DD2")]
 
-    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD204", WARNING, LIKELY, (0, 1))
-    assert "CentredLoss.centre" in finding.title
-    assert "mean" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
-
-    recording, _ = watched(centred, synchronised=True)
-    assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
+    assert [(one.code, one.severity, one.confidence) for one in findings] == [("DD204", WARNING, LIKELY)] * told
+    for one in findings:
+        assert "CentredLoss.center" in one.title
+        assert recording.sources[one.place.path].splitlines()[one.place.line - 1].strip().startswith("mean =")

@@ -34,7 +34,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, Severity, str, str, dic
     (jobs.clipped_by_hand, {"halves": True}, "DD215", ERROR, CERTAIN, "# the norm of this rank alone", {"step": 1}),
     (jobs.clipped_in_micro_batches, {}, "DD215", ERROR, CERTAIN, "# of what is there so far", {"step": 1, "steps_seen": 4}),
     (jobs.clipped_flat_shards, {}, "DD215", ERROR, CERTAIN, "# of this shard alone", {"step": 1}),
-    (jobs.shards_clipped_by_hand, {}, "DD220", ERROR, LIKELY, "# by the norm of this rank's shards", {"step": 2}),
+    (jobs.shards_clipped_by_hand, {}, "DD220", ERROR, LIKELY, "# of this rank's shards", {"step": 2}),
     (jobs.dropout_by_seed, {}, "DD216", NOTE, CERTAIN, "cross_entropy", {"dropout": "drop (Dropout 0.2)"}),
     (jobs.dropout_after_a_resume, {}, "DD216", WARNING, LIKELY, "# as it was saved", {"since_backward": 7, "passes": 6}),
     (jobs.split_with_dropout, {}, "DD216", ERROR, LIKELY, "cross_entropy", {"step": 1}),

@@ -133,16 +133,52 @@ def statistics(
             torch.save({"net": net, "scale": agent.scale.state_dict()}, Path(own) / f"{rank}.pt")
 
 
-def centred(rank: int, world_size: int, *, synchronised: bool) -> None:
-    """A loss that no wrapper holds, whose centre follows what each rank or what all of them put out."""
+class CentredLoss(nn.Module):
+    """The centre is that of the rank's own batches, or of all ranks' (`synchronised`)."""
+
+    def __init__(self, *, synchronised: bool) -> None:
+        super().__init__()
+        self.synchronised = synchronised
+        self.register_buffer("center", torch.zeros(1, 4))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        aims = (targets - self.center).softmax(-1)
+        self.update(targets)
+        return cross_entropy(outputs, aims)
+
+    @torch.no_grad()
+    def update(self, targets: Tensor) -> None:
+        mean = targets.mean(0, keepdim=True)
+        if self.synchronised:
+            dist.all_reduce(mean)
+            mean /= dist.get_world_size()
+        self.center.mul_(0.9).add_(mean, alpha=0.1)
+
+
+class ShownLoss(nn.Module):
+    """A mean that is kept to be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shown", torch.zeros(()))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = cross_entropy(outputs, targets.softmax(-1))
+        self.shown.mul_(0.9).add_(loss.detach(), alpha=0.1)
+        return loss
+
+
+def centred(rank: int, world_size: int, *, kind: str) -> None:
+    """A loss that keeps a centre beside the wrapped model, which rank 0 saves."""
     torch.manual_seed(0)
-    net, loss_of = DistributedDataParallel(nn.Linear(8, 4)), CentredLoss(synchronised=synchronised)
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 4)))
+    loss_of = ShownLoss() if kind == "shown" else CentredLoss(synchronised=kind == "synchronised")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step in range(STEPS):
         inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * world_size + rank))
         optimizer.zero_grad()
-        loss_of(net(inputs), inputs[:, :4].argmax(1)).backward()
+        loss_of(net(inputs), inputs[:, :4]).backward()
         optimizer.step()
     if rank == 0:
         with tempfile.TemporaryDirectory() as own:
-            torch.save({"net": net.module.state_dict(), "loss": loss_of.state_dict()}, Path(own) / "last.pt")
+            torch.save({"net": net.module.state_dict(), "loss": loss_of.state_dict()}, Path(own) / "saved.pt")

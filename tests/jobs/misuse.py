@@ -258,11 +258,11 @@ def shards_clipped_by_hand(rank: int, world_size: int, *, summed: bool = False) 
 
     def clip(step: int) -> None:
         shards = [parameter.grad.to_local() for parameter in model.parameters()]  # type: ignore[union-attr]
-        squares = torch.stack([shard.square().sum() for shard in shards]).sum()
+        squares = torch.stack([shard.square().sum() for shard in shards]).sum()  # of this rank's shards
         if summed:
             dist.all_reduce(squares)
         for shard in shards:
-            shard.mul_((0.1 / squares.sqrt()).clamp(max=1.0))  # by the norm of this rank's shards
+            shard.mul_((0.1 / squares.sqrt()).clamp(max=1.0))
 
     return train(model, rank, before_step=clip)
 

@@ -56,7 +56,7 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
     if one is None:
         return None
     if incident.is_one_way:
-        return order_question(facts.recording.sources, one.site)
+        return _of_tag(facts, pairs, incident) or order_question(facts.recording.sources, one.site)
     sites, groups = ({getattr(wait.call, name) for wait in incident.cycle} for name in ("site", "group"))
     if len(sites) == 1 < len(groups):
         return deciding_value(facts.recording.sources, one.site, GROUP)  # one line on several groups, in several orders
@@ -156,6 +156,13 @@ def _of_absence(facts: Collectives, incident: Incident) -> Decision | None:
     if len(gone) < len(incident.ranks) or not begun:
         return None
     return deciding_condition(facts.recording.sources, begun[0], None, inside, gone)
+
+
+def _of_tag(facts: Collectives, pairs: Pairs, incident: Incident) -> Decision | None:
+    """What gave a message another tag than the receive asks for that would take it."""
+    sent = ((wait.call, pairs.mistagged(wait.call)) for wait in incident.cycle)
+    sites = next(([one.site, call.site] for call, one in sent if one is not None), [])
+    return most_telling_value(facts.recording.sources, sites, TAG)
 
 
 def _of_message(facts: Collectives, pairs: Pairs, incident: Incident) -> Decision | None:

@@ -95,6 +95,13 @@ class Pairs:
                         found.append(one)
         return found
 
+    def mistagged(self, receive: Call) -> Call | None:
+        """The send of the awaited rank that a receive would take if it bore its tag; None where there is none."""
+        sent = self.sends.get((receive.group, receive.root, receive.rank), [])
+        if receive.op is not Op.RECV or len(sent) < receive.number or any(one.tag == receive.tag for one in sent):
+            return None
+        return next((one for one in self.unreceived_of(receive) if one.root == receive.rank), None)
+
     def unsent_to(self, call: Call) -> list[Call]:
         """Receives of the awaited rank that wait for somebody else."""
         return [c for (group, _, receiver), got in self.receives.items() if receiver == call.root for c in got[-1:]]

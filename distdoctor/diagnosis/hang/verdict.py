@@ -42,6 +42,11 @@ class Verdict(HangFacts):
         """What the rank that a receive awaits has sent, or waits for, instead."""
         return tuple((*self.pairs.unreceived_of(receive), *self.pairs.unsent_to(receive))[:4])
 
+    def mistagged(self, incident: Incident) -> tuple[Call, Call] | None:
+        """A receive of a ring, and the send of the awaited rank that it would take if it bore its tag."""
+        pairs = ((wait.call, self.pairs.mistagged(wait.call)) for wait in incident.cycle)
+        return next(((call, sent) for call, sent in pairs if sent is not None), None)
+
     def waiting_seconds(self, call: Call) -> float:
         """For how long a call has been open; 0 when it is not, or when nobody was there to see."""
         now = 0 if call.returned_ns else self.facts.now_ns(self.timeline(call.rank))

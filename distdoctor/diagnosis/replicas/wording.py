@@ -11,6 +11,7 @@ from distdoctor.diagnosis.finding import Place
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS, TensorDifference
+from distdoctor.diagnosis.source.rank_guard import guard_for
 from distdoctor.diagnosis.source.set_order import lists_in_set_order
 from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.rank_set import named
@@ -56,6 +57,13 @@ def places(parting: ReplicaDivergence) -> tuple[Place, ...]:
     if parting.loaded_at:
         rows.insert(0, Place(parting.loaded_at, parting.loaded_on, "loads a saved state, before the first step"))
     return tuple(rows)
+
+
+def loaded_where(parting: ReplicaDivergence, sources: Mapping[str, str]) -> tuple[Place, ...]:
+    """The condition that lets only the ranks with a saved state come to the line that loads it; () where there is none."""
+    others = [rank for rank in parting.updates if rank not in parting.loaded_on]
+    found = guard_for(sources, parting.loaded_at, parting.loaded_on, others) if parting.loaded_at else None
+    return (Place(found[0], parting.loaded_on, f"loads only where `{found[1].only_if}`"),) if found else ()
 
 
 def in_other_orders(orders: Mapping[str, tuple[int, ...]]) -> str:

@@ -52,5 +52,6 @@ def _values(sources: Mapping[str, str], site: SourceLine, differs: str) -> Itera
 
 def _arguments(call: ast.Call, differs: str) -> list[ast.expr]:
     """The arguments that say so; the positional ones too where none is named."""
-    named = [k.value for k in call.keywords if k.arg in _NAMED.get(differs, ())]
+    calls = [node for node in ast.walk(call) if isinstance(node, ast.Call)]  # the one that is meant may stand in it
+    named = [k.value for one in calls for k in one.keywords if k.arg in _NAMED.get(differs, ())]
     return named or [*call.args, *(k.value for k in call.keywords)]

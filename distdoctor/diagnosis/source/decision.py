@@ -12,7 +12,7 @@ from distdoctor.diagnosis.source.rank_words import lets_one_in
 from distdoctor.recording.recording import SourceLine
 
 LEAST = 1.0  # of weight, to be worth a word
-STEPS_SHOWN = 4
+STEPS_SHOWN = 5
 RANKS = 64  # of which one is named
 
 
@@ -38,6 +38,8 @@ class Decision:
             for s in way[1:]
             if (s.path, s.line) != (site.path, site.line) and (s is way[-1] or not _is_literal(s.text))
         ]
+        if len(rest) > STEPS_SHOWN:  # a name that is only handed on says nothing
+            rest = [one for one in rest if not one[1].isidentifier() or one is rest[-1]]
         lines = list(dict.fromkeys(place for place, _ in rest))
         texts = dict(rest)
         shown = lines if len(lines) <= STEPS_SHOWN else [*lines[: STEPS_SHOWN // 2], *lines[-STEPS_SHOWN // 2 :]]

@@ -44,7 +44,7 @@ def edited_on(sources: Mapping[str, str], ranks: Collection[int], others: Collec
             if by is not None or (direct and _edits(program, call, DEEPEST, set())):
                 line = program.scope_of(call).line(call)
                 for guard in guards_at(sources, line):
-                    if _lets_only(guard, ranks, others):
+                    if guard.lets_only(ranks, others):
                         one = Edited(guard, line, by or SourceLine())
                         known = found.setdefault((line.path, guard.line), one)
                         found[line.path, guard.line] = min(
@@ -67,12 +67,6 @@ def _edit_of_made(program: UserProgram, call: ast.Call) -> SourceLine | None:
         if isinstance(node, ast.Call) and _edits(program, node, DEEPEST, set())
     )
     return next(edits, None)
-
-
-def _lets_only(guard: Guard, ranks: Collection[int], others: Collection[int]) -> bool:
-    return all(guard.lets_through(rank) is True for rank in ranks) and all(
-        guard.lets_through(rank) is False for rank in others
-    )
 
 
 def _edits(program: UserProgram, call: ast.Call, steps: int, seen: set[Scope]) -> bool:

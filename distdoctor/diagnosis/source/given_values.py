@@ -45,6 +45,22 @@ def deciding_test(sources: Mapping[str, str], site: SourceLine, name: str) -> li
     return []
 
 
+def context_around(sources: Mapping[str, str], site: SourceLine, *names: str) -> list[Line]:
+    """The innermost `with` around a line whose context one of the functions of these names makes, and the lines that make it,
+    the nearest first. [] where there is none."""
+    program = program_of(sources)
+    holders = [node for file in program.files if file.path == site.path for node in file.nodes(ast.With, ast.AsyncWith)]
+    around = [one for one in holders if lineno(one.body[0]) <= site.line <= (one.end_lineno or 0)]
+    for context in (item.context_expr for one in reversed(around) for item in one.items):
+        calls = [
+            node for made in all_made_of(program, context) for node in ast.walk(made) if isinstance(node, ast.Call)
+        ]
+        makers = [one for one in calls if last_word(one.func) in names]
+        if makers:
+            return lines_of_way(program, [context, *makers])
+    return []
+
+
 def called_from(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
     """The one line of the user's that calls the function which a line stands in; no line where there are several, or none."""
     program = program_of(sources)
@@ -86,6 +102,7 @@ def all_made_of(program: UserProgram, value: ast.expr, *, through_objects: bool 
     found, last = [value], [value]
     for _ in range(STEPS):
         made = [one for step in last for one in _made_of(program, step)]
+        made += [one for step in last if isinstance(step, ast.IfExp) for one in (step.body, step.orelse)]
         if through_objects:
             objects = [one.value for step in last for one in _named_in(step) if isinstance(one, ast.Attribute)]
             made += [one for name in objects if isinstance(name, ast.Name) for one in _stored(program, name)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.call_edits import calls_at
 from distdoctor.diagnosis.source.given_values import all_made_of
-from distdoctor.diagnosis.source.rank_local import is_made_the_same, step_of
+from distdoctor.diagnosis.source.rank_local import collectives_behind, is_made_the_same, step_of
 from distdoctor.diagnosis.source.rank_words import names_world
 from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, lineno, source_file
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
@@ -23,11 +23,15 @@ _AS_IT_IS = frozenset(
 
 @dataclass(frozen=True)
 class Division:
-    """`total / tokens`, and whether a collective has made the divisor the same on all ranks, as far as the source shows it."""
+    """`total / tokens`, and whether a collective has made the divisor the same on all ranks, as far as the source shows it.
+
+    `summed_at`: the line of that collective, where the divisor was followed to it.
+    """
 
     site: SourceLine
     divisor: str
     agreed: bool
+    summed_at: SourceLine = SourceLine()  # noqa: RUF009 - a frozen value
 
 
 def divisions_before(sources: Mapping[str, str], backward: SourceLine) -> list[Division]:
@@ -52,10 +56,12 @@ def term_over_all(sources: Mapping[str, str], backward: SourceLine) -> Division 
             return None
         divisor = _divisor(value)
         made = all_made_of(program, divisor) if divisor is not None else []
-        if divisor is None or not any(is_made_the_same(program, one) for one in made):
+        summed = [call for one in made for call in collectives_behind(program, one)]
+        if divisor is None or not summed:
             continue
         if not any(names_world(last_word(node)) for one in made for node in ast.walk(one)):
-            found.setdefault(ast.unparse(divisor), Division(_line(program, value), ast.unparse(divisor), agreed=True))
+            word = ast.unparse(divisor)
+            found.setdefault(word, Division(_line(program, value), word, True, _line(program, summed[0])))
     return next(iter(found.values())) if len(found) == 1 else None
 
 

@@ -6,7 +6,7 @@ Pure `ast`, for the verdict on a hang and for lint alike. Lines count from 1.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -55,6 +55,12 @@ class Guard:
         value = _value(self._expression, rank)
         return None if value is None else bool(value) is not self.negated
 
+    def lets_only(self, ranks: Iterable[int], others: Iterable[int]) -> bool:
+        """Whether all of these ranks reach the line, and none of the others."""
+        return all(self.lets_through(rank) is True for rank in ranks) and all(
+            self.lets_through(rank) is False for rank in others
+        )
+
 
 def guards_at(sources: Mapping[str, str], site: SourceLine) -> tuple[Guard, ...]:
     """The conditions that decide whether a line is reached, the innermost first, up to the function that it stands in.
@@ -63,6 +69,16 @@ def guards_at(sources: Mapping[str, str], site: SourceLine) -> tuple[Guard, ...]
     """
     file = source_file(sources, site.path)
     return _guards_at(file, site.line, frozenset()) if file is not None else ()
+
+
+def guard_for(
+    sources: Mapping[str, str], site: SourceLine, ranks: Collection[int], others: Collection[int]
+) -> tuple[SourceLine, Guard] | None:
+    """The innermost condition that lets only `ranks` of all these come to a line, and where it stands; None: there is none."""
+    for guard in guards_at(sources, site):
+        if guard.on_rank and guard.lets_only(ranks, others):
+            return SourceLine(site.path, guard.line, guard.function or site.function), guard
+    return None
 
 
 def guards_of_one(sources: Mapping[str, str], site: SourceLine, but_not_of: SourceLine) -> Iterator[Guard]:

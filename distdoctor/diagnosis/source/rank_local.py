@@ -18,6 +18,7 @@ from distdoctor.diagnosis.source.text_sets import set_of_texts
 from distdoctor.diagnosis.source.user_program import UserProgram
 
 STEPS = 6  # from a value to what it is made of
+STEPS_OF_PICKS = 9  # from a list of samples to what picked them
 MOST = 400  # expressions looked at
 AS_TELLING = 0.5  # less weight than the best, and it may as well be meant
 PER_STEP = 0.3  # what is far away is less likely meant
@@ -79,17 +80,20 @@ class Origin:
     weight: float
     way: tuple[Hop, ...]
     also: Hop | None = None  # of what differs as likely
+    last: ast.AST | None = None  # the expression by which the way ends
 
 
 @dataclass(frozen=True)
 class _Visit:
-    """`back`: it is followed because it decides whether something is done, not as a value. `counted`: only how many it gives."""
+    """`back`: it is followed because it decides whether something is done, not as a value. `counted`: only how many it gives.
+    `any_value`: only whether it is something at all, as in `x is None`, so that nothing matters of what it holds."""
 
     value: ast.AST
     steps: int
     way: tuple[ast.AST, ...]
     back: bool = False
     counted: bool = False
+    any_value: bool = False
 
 
 def origin(
@@ -100,12 +104,14 @@ def origin(
     sizes_matter: bool = True,
     types_matter: bool = False,
     counted: bool = False,
+    picks_matter: bool = False,
 ) -> Origin:
     """The most telling expression behind a value; weight 0 where everything it is made of is the same on all ranks.
 
     `is_test`: what it holds matters, as in a condition; else only what it is: its size (`sizes_matter`), type (`types_matter`) or
     choice.
-    `counted`: only how many items it gives matters, as in a loop.
+    `counted`: only how many items it gives matters, as in a loop. `picks_matter`: which items it holds matters, picked by chance
+    or by the number of the rank; they come a longer way than what a test asks for.
     """
     found: list[tuple[float, tuple[ast.AST, ...]]] = [(0.0, (value,))]
     by_name: set[tuple[ast.AST, ...]] = set()  # ways of which no more is known than what a name sounds like
@@ -120,24 +126,61 @@ def origin(
         if visit.counted and isinstance(visit.value, ast.List | ast.Tuple | ast.Set | ast.BinOp):
             waiting += [replace(visit, value=part) for part in _counted_in(visit.value)]
             continue
-        told = telling(program, visit.value, visit.back, is_test, sizes_matter)
+        by_value = is_test and not visit.any_value
+        told = telling(program, visit.value, visit.back, by_value, sizes_matter and not visit.any_value)
         told = max(told, TYPE if types_matter and _infers_dtype(visit.value) else 0.0)
+        told = max(told, _picks(program, visit.value) if picks_matter else 0.0)
         weight = told - per_step * visit.steps
         if weight > 0:
             found.append((weight, visit.way))
         if told == WORD:
             by_name.add(visit.way)
-        if visit.steps >= STEPS:
+        if visit.steps >= (STEPS_OF_PICKS if picks_matter else STEPS):
             continue
         for made_of, back, by in _made_of(program, visit, into_instances=into_instances):
             counted = visit.counted and (not back or _is_gone_through(program, made_of))
             if (made_of, counted) not in seen:
                 seen.add((made_of, counted))
-                waiting.append(_Visit(made_of, visit.steps + 1, (*visit.way, *by, made_of), back, counted))
+                is_value = not back or (not by and not _is_choice(program, made_of))
+                any_value = is_value and (visit.any_value or _asks_for_none(visit.value))
+                there = (*visit.way, *by, made_of)
+                waiting.append(_Visit(made_of, visit.steps + 1, there, back and not any_value, counted, any_value))
     best = max(found, key=lambda one: one[0])
     way = tuple(step_of(program, node) for node in (*best[1], *_further(program, best[1], found, by_name)))
     also = _as_telling(program, way, [one for one in found if one[0] >= best[0] - AS_TELLING])
-    return Origin(best[0], way, also or _in_the_other_branch(program, best[1]))
+    return Origin(best[0], way, also or _in_the_other_branch(program, best[1]), best[1][-1])
+
+
+def _is_choice(program: UserProgram, value: ast.AST) -> bool:
+    choice = program.parents.get(value)
+    return isinstance(choice, ast.IfExp) and choice.test is value
+
+
+def _asks_for_none(test: ast.AST) -> bool:
+    """`x is None`, `x is not None`, also as all that is negated."""
+    if isinstance(test, ast.UnaryOp):
+        return _asks_for_none(test.operand)
+    return isinstance(test, ast.Compare) and all(
+        isinstance(op, ast.Is | ast.IsNot) and isinstance(other, ast.Constant) and other.value is None
+        for op, other in zip(test.ops, test.comparators, strict=True)
+    )
+
+
+def _picks(program: UserProgram, value: ast.AST) -> float:
+    """How much an expression by itself looks as if it picked or ordered items in a way of the process's own."""
+    best = 0.0
+    for node in own_nodes(program, value):
+        if isinstance(node, ast.Call) and last_word(node.func) in _CHANCE and not program.targets(node):
+            best = max(best, CHANCE if keyword(node, "generator") is None else 0.0)
+        elif isinstance(node, ast.Subscript) and is_about_rank(node.slice):
+            best = max(best, CHOICE)
+    return best
+
+
+def is_share(value: ast.AST | None) -> bool:
+    """Whether an expression takes what is this rank's of something: `rows[rank::world_size]`."""
+    nodes = ast.walk(value) if value is not None else ()
+    return any(isinstance(node, ast.Subscript) and is_about_rank(node.slice) for node in nodes)
 
 
 def _is_gone_through(program: UserProgram, value: ast.AST) -> bool:
@@ -484,15 +527,22 @@ def _ends_the_process(statement: ast.stmt) -> bool:
 
 def is_made_the_same(program: UserProgram, value: ast.AST) -> bool:
     """Whether an expression asks for what a collective has made the same on all ranks."""
+    return bool(collectives_behind(program, value))
+
+
+def collectives_behind(program: UserProgram, value: ast.AST) -> list[ast.Call]:
+    """The collectives that have made something the same on all ranks that an expression asks for."""
     names = (node for node in own_nodes(program, value) if isinstance(node, ast.Name))
-    return any(_is_agreed(program, name, program.scope_of(value)) for name in names)
+    return [call for name in names for call in _agreeing(program, name, program.scope_of(value))]
 
 
 def _is_agreed(program: UserProgram, name: ast.expr, scope: Scope) -> bool:
     """Whether a collective has made this variable the same on all ranks before it is used here."""
-    if not isinstance(name, ast.Name):
-        return False
-    return any(not _gives_to_one(call) for call in _collectives_on(program, name, scope))
+    return isinstance(name, ast.Name) and bool(_agreeing(program, name, scope))
+
+
+def _agreeing(program: UserProgram, name: ast.Name, scope: Scope) -> list[ast.Call]:
+    return [call for call in _collectives_on(program, name, scope) if not _gives_to_one(call)]
 
 
 def _collectives_on(program: UserProgram, name: ast.Name, scope: Scope) -> list[ast.Call]:

@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping
 
 from distdoctor.diagnosis.source.given_values import Line, lines_of_way, way_back
 from distdoctor.diagnosis.source.rank_words import names_some_rank
-from distdoctor.diagnosis.source.source_file import last_word
+from distdoctor.diagnosis.source.source_file import Scope, last_word
 from distdoctor.diagnosis.source.stream_shares import SEEDING
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
-from distdoctor.recording.source_line import SourceLine
+
+_OWN = frozenset(
+    {"Random", "RandomState", "default_rng", "SeedSequence"}
+)  # seeds of generators that are made with them
 
 
 def stream_seed(sources: Mapping[str, str], dataset: str) -> list[Line]:
@@ -30,15 +33,28 @@ def stream_seed(sources: Mapping[str, str], dataset: str) -> list[Line]:
     return lines_of_way(program, found[0]) if len(found) == 1 else []
 
 
-def worker_seed(sources: Mapping[str, str], dataset: str) -> SourceLine:
-    """The only line that seeds in a function given as `worker_init_fn`, else in the class `dataset`; else no line."""
+def worker_seed(sources: Mapping[str, str], dataset: str, *, own: bool = True) -> list[Line]:
+    """The only line that makes the seeds in what is given as `worker_init_fn`, and what takes them; else the only line that seeds
+    in the class `dataset`, also a generator of its `own`. Else []."""
     program = program_of(sources)
     calls = [call for file in program.files for call in file.nodes(ast.Call)]
-    given = {last_word(word.value) for call in calls for word in call.keywords if word.arg == "worker_init_fn"} - {""}
-    seeds = [call for call in calls if last_word(call.func) in SEEDING]
-    found = [call for call in seeds if program.scope_of(call).name in given]
-    found = found or [call for call in seeds if dataset in _classes_of(program, call)]
-    return lines_of_way(program, found)[0][0] if len(found) == 1 else SourceLine()
+    given = [word.value for call in calls for word in call.keywords if word.arg == "worker_init_fn"]
+    run = {scope for value in given for scope in _run_by(program, value)}
+    found = [call for call in calls if last_word(call.func) in SEEDING and program.scope_of(call) in run]
+    made = [(_way_to(program, call, _worker) or [call])[-1] for call in found]
+    kinds = SEEDING if own else SEEDING - _OWN
+    of_class: list[ast.expr] = [
+        call for call in calls if last_word(call.func) in kinds and dataset in _classes_of(program, call)
+    ]
+    made = made or of_class
+    return lines_of_way(program, [*made, *found]) if len(lines_of_way(program, made)) == 1 else []
+
+
+def _run_by(program: UserProgram, value: ast.expr) -> list[Scope]:
+    """The functions that may run where a value is called: `seeded`, `partial(seeded, rank=rank)`, an object's `__call__`."""
+    words = {last_word(node) for node in ast.walk(value) if isinstance(node, ast.Name | ast.Attribute)}
+    named = [scope for word in words for scope in program.functions.get(word, ())]
+    return [*named, *program.methods(program.classes_of(value), "__call__")]
 
 
 def summed_numbers(sources: Mapping[str, str], dataset: str) -> list[Line]:

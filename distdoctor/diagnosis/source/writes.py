@@ -141,6 +141,18 @@ def accumulated_at(sources: Mapping[str, str], of_class: str, name: str) -> Sour
     return NOWHERE
 
 
+def is_used_forward(sources: Mapping[str, str], of_class: str, name: str) -> bool:
+    """Whether the forward of a class computes with a buffer of its own, beside bringing it forward."""
+    program = program_of(sources)
+    kept = _Kept(program, name, of_class)
+    for scope in program.methods({of_class}, "forward") if of_class in program.classes else ():
+        writes = {id(one) for write in _writes_of(kept, scope) for one in ast.walk(write)}
+        reads = (node for node in program.inside(scope) if isinstance(node, ast.Attribute) and kept.is_it(node))
+        if any(isinstance(one.ctx, ast.Load) and id(one) not in writes and _is_value(program, one) for one in reads):
+            return True
+    return False
+
+
 def _is_value(program: UserProgram, read: ast.AST) -> bool:
     """Whether more is asked of a tensor than whether it is there, or what it looks like."""
     above = program.parents[read]

@@ -1,5 +1,4 @@
-"""Modules that hold buffers and no parameters, beside what is trained: running normalisers of what the model is fed, and losses
-that hold a running centre or scale.
+"""Modules that hold buffers and no parameters, beside what is trained: running normalisers of what the model is fed, losses.
 
 No optimizer and no wrapper knows them. They make themselves known when they register a buffer. Whether one of them changes what
 is trained on is waited for in the first steps, and in those after it was taken in.
@@ -94,10 +93,11 @@ class Beside:
         given = inputs[0] if isinstance(inputs, tuple) and inputs else None
         if not isinstance(given, Tensor) or not isinstance(output, Tensor):
             return
-        if given.shape == output.shape if output.dim() else output.requires_grad:
+        loss = output.requires_grad and output.numel() == 1
+        if loss or (given.shape == output.shape and output.dim()):
             trace = self.context.trace
             name = self._unused.pop(id(module))
-            trace.note(BesideUsed(name, self.context.step), site=trace.texts.id(sites.user_site()))
+            trace.note(BesideUsed(name, self.context.step, loss), site=trace.texts.id(sites.user_site()))
 
 
 def _is_wanted(module: nn.Module) -> bool:

@@ -399,10 +399,11 @@ class CopyUsed(TraceEvent):
 @kind(68)
 class BesideUsed(TraceEvent):
     """The first forward with gradients that was seen of a module that holds buffers and no parameters, and that gave a tensor of
-    the shape of what it was given: it changes what the model is trained on."""
+    the shape of what it was given, or a loss: it changes what the model is trained on, or by."""
 
     name: str = ""  # its buffers' names begin with it and a dot
     step: int = 0
+    loss: bool = False  # what it gave is one number with a graph behind it
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------------

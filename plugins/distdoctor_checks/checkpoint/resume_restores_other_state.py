@@ -105,6 +105,10 @@ def examine(
     for found in alike.values():
         finding = _finding(found, restored, recording)
         yield _of_some(finding, found, restored, partings, recording) if len(found) < len(restored.ranks) else finding
+    if not alike and restored.misplaced is None:
+        yield from _parts_by_some(
+            recording
+        )  # a save of the whole state holds no part by which a rank could be compared
 
 
 def _that_matter(one: Continuation, recording: Recording) -> Continuation:

@@ -28,14 +28,15 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.data.sharing import Shared, shared_samples
-from distdoctor.diagnosis.data.splits import WORDS, given_places, split_key, split_line
+from distdoctor.diagnosis.data.splits import cut_places, given_places, same_parts, split_key
 from distdoctor.diagnosis.data.stream_overlap import SharedStream, shared_streams
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.given_values import Line, given_to_sampler
+from distdoctor.diagnosis.source.picked_samples import Cut, cut_of_data
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import Recording
 
 
 @check("DD303", "overlapping-samples", severity=ERROR, family="shares")
@@ -45,9 +46,8 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
         loader = str(shared.passes.one.made_line)
         if loader not in told:
             told.add(loader)
-            yield _finding(
-                shared, split_line(sources.texts) if _split(shared) else SourceLine(), _given(shared, sources)
-            )
+            cut = cut_of_data(sources.texts, shared.passes.one.made_line) if _split(shared) else Cut()
+            yield _finding(shared, cut, _given(shared, sources))
     for stream in shared_streams(orders, replicas, sources.texts):
         yield _stream_finding(stream)
 
@@ -63,7 +63,7 @@ def _given(shared: Shared, sources: Sources) -> list[Line]:
     return next((given_to_sampler(sources.texts, shared.passes.one.made_line, name) for name in names), [])
 
 
-def _finding(shared: Shared, split: SourceLine, given: list[Line]) -> Finding:
+def _finding(shared: Shared, cut: Cut, given: list[Line]) -> Finding:
     one, common = shared.passes.one, shared.overlap
     first, second, count = common.pairs[0]
     return Finding(
@@ -71,9 +71,9 @@ def _finding(shared: Shared, split: SourceLine, given: list[Line]) -> Finding:
         ranks=common.ranks,
         severity=ERROR if shared.proven else WARNING,
         confidence=CERTAIN if shared.proven else LIKELY,
-        place=split or (given[0][0] if given else one.made_line or one.loop_line),
+        place=cut.decides or (given[0][0] if given else one.made_line or one.loop_line),
         places=(
-            *((Place(split, shared.passes.ranks, WORDS),) if split else ()),
+            *cut_places(cut, shared.passes.ranks),
             *given_places(given, shared.passes.ranks),
             Place(one.made_line, shared.passes.ranks, f"the loader is created, sampler {one.sampler_name}"),
             Place(one.loop_line, shared.passes.ranks, "iterates it for training"),
@@ -91,9 +91,9 @@ def _finding(shared: Shared, split: SourceLine, given: list[Line]) -> Finding:
         why=f"ranks {first} and {second} both drew {count:,} of them, for example sample {common.examples[0]}; "
         "the sampler's own padding is not counted",
         prescriptions=(
-            Prescription(
-                "same-split-everywhere" if _split(shared) else "same-seed-and-epoch", effect="disjoint shards"
-            ),
+            Prescription("same-split-everywhere", change=same_parts(cut), effect="disjoint shards")
+            if _split(shared)
+            else Prescription("same-seed-and-epoch", effect="disjoint shards"),
         ),
         explains=(split_key(one.data),) if _split(shared) else (),
         at_ns=one.started_ns,

@@ -29,12 +29,13 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import CERTAIN_DIGITS, LoaderPass, Overlap, SampleOrders, overlap
-from distdoctor.diagnosis.data.splits import WORDS, split_key, split_line
+from distdoctor.diagnosis.data.splits import cut_places, same_parts, split_key
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.hash_order import HASHES
 from distdoctor.diagnosis.source.own_orders import OwnOrder, is_seeded, own_order
+from distdoctor.diagnosis.source.picked_samples import Cut, cut_of_data
 from distdoctor.diagnosis.source.text_hashes import hash_line
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -55,7 +56,7 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources, recordin
     for known in replicas.sets:
         leak = _first_leak(orders, known)
         if leak is not None:
-            yield _finding(leak, known, split_line(sources.texts))
+            yield _finding(leak, known, cut_of_data(sources.texts, leak.trained.made_line))
         else:
             yield from _of_other_lengths(orders, known, sources, recording)
     yield from _reordered(orders, sources)
@@ -97,16 +98,16 @@ def _latest(orders: SampleOrders, rank: int, *, trains: bool) -> LoaderPass | No
     return None
 
 
-def _finding(leak: Leak, known: ReplicaSet, split: SourceLine) -> Finding:
+def _finding(leak: Leak, known: ReplicaSet, cut: Cut) -> Finding:
     trained, evaluated = leak.trained, leak.evaluated
     return Finding(
         title=f"rank {trained.rank} trained on {leak.common.words} that rank {evaluated.rank} evaluates: "
         "the split depends on the rank",
         ranks=known.ranks,
         confidence=CERTAIN if known.proven and trained.data.pieces else LIKELY,
-        place=split or evaluated.made_line or evaluated.loop_line,
+        place=cut.decides or evaluated.made_line or evaluated.loop_line,
         places=(
-            *((Place(split, known.ranks, WORDS),) if split else ()),
+            *cut_places(cut, known.ranks),
             Place(trained.made_line, known.ranks, "the training loader is created"),
             Place(evaluated.made_line, known.ranks, "the evaluation loader is created"),
         ),
@@ -119,7 +120,7 @@ def _finding(leak: Leak, known: ReplicaSet, split: SourceLine) -> Finding:
         },
         why=f"{named((evaluated.rank,))}'s own training and evaluation samples are disjoint, but those of the ranks are not; "
         f"{known.words}",
-        prescriptions=(Prescription("same-split-everywhere"),),
+        prescriptions=(Prescription("same-split-everywhere", change=same_parts(cut)),),
         explains=(split_key(trained.data),),
         at_ns=evaluated.started_ns,
     )
@@ -173,7 +174,7 @@ def _length_finding(
     one = passes[min(passes)]
     hashes = len({recording.ranks[rank].environment.get(HASHES) for rank in passes}) > 1
     hashed = hash_line(sources.texts) if hashes else SourceLine()
-    split = split_line(sources.texts) if one.subset else SourceLine()
+    cut = cut_of_data(sources.texts, one.made_line) if one.subset else Cut()
     by_length: dict[int, list[int]] = defaultdict(list)
     for rank, mine in passes.items():
         by_length[mine.length].append(rank)
@@ -182,10 +183,10 @@ def _length_finding(
         title=f"{one.data.name} has another length on each rank ({lengths}), and samplers deal it out by number as one",
         ranks=known.ranks,
         confidence=LIKELY,
-        place=hashed or split or one.made_line or one.loop_line,
+        place=hashed or cut.decides or one.made_line or one.loop_line,
         places=(
             *((Place(hashed, known.ranks, "hash() gives a text another number in every process"),) if hashed else ()),
-            *((Place(split, known.ranks, WORDS),) if split else ()),
+            *cut_places(cut, known.ranks),
             Place(one.made_line, known.ranks, f"the loader is created, sampler {one.sampler_name}"),
         ),
         evidence={"lengths": {rank: mine.length for rank, mine in passes.items()}, "dataset": one.data.name},

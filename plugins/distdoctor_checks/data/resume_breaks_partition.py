@@ -11,7 +11,8 @@ How we know      `distdoctor check-data --resume` runs the job uninterrupted, up
                  compares with the recording of the earlier run that this one resumed, if it is in the same folder: with the
                  samples that it had drawn in the current epoch until it saved (likely). A training that goes on within one
                  process (an optimizer's state was loaded, into a new one) in the order of an epoch that it has had, with a
-                 sampler that was told no epoch: likely as well. So is a run that loaded a checkpoint and leaves out the same
+                 sampler that was told no epoch: likely as well, as one that goes on from the step of the last save with samples
+                 of the epoch that it has had. So is a run that loaded a checkpoint and leaves out the same
                  batches in every epoch, by `if i < done: continue` or `islice(loader, done, None)`, whose bound no epoch changes.
                  Where no loader draws the samples: this run goes on from a save of another number of ranks, and its source works
                  out how many samples were seen from the saved steps and its own number of ranks (possible).
@@ -28,7 +29,7 @@ from dataclasses import asdict, replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
 from distdoctor.diagnosis.checkpoint.restored import Restored
-from distdoctor.diagnosis.data.resumed_here import ResumedHere, resumed_here
+from distdoctor.diagnosis.data.resumed_here import DrawnAgain, ResumedHere, drawn_again, resumed_here
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.data.skipped_anew import SkippedAnew, skipped_anew
 from distdoctor.diagnosis.data.went_on import WentOn
@@ -36,6 +37,7 @@ from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, WARNING, Confidence, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.source.resumed_counts import resumed_count
+from distdoctor.diagnosis.source.stream_shares import dealt_by
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.resumption import Resumption
 
@@ -56,8 +58,10 @@ def examine(
             yield from map(_left_out, anew)
             return
     here = list(resumed_here(orders, recording)) if orders is not None and found is None else []
-    if here:
+    again = list(drawn_again(orders, recording)) if orders is not None and found is None else []
+    if here or again:
         yield from map(_within, here)
+        yield from (_repeated(one, sources) for one in again)
         return
     if found is None and went_on is None:
         counted_anew = _counted_anew(restored, sources) if restored is not None else None
@@ -126,6 +130,49 @@ def _within(found: ResumedHere) -> Finding:
             Prescription(
                 "restore-the-position",
                 change=f"call set_epoch({under_way}) on the new sampler before its first batch, in a half epoch too",
+                effect="every sample of the epoch still comes once after a resume",
+            ),
+        ),
+        at_ns=resumed.started_ns,
+    )
+
+
+def _repeated(found: DrawnAgain, sources: Sources) -> Finding:
+    """Samples of the epoch under way that come again, where a training goes on in the same process."""
+    resumed, epoch = found.resumed, found.cut.epoch_told
+    other = resumed.epoch_told != epoch and resumed.set_epoch_line
+    told = (Place(resumed.set_epoch_line, found.ranks, f"was told epoch {resumed.epoch_told}"),) if other else ()
+    about = "about " if found.keep_one_in > 1 else ""
+    dealt = next(filter(None, (dealt_by(sources.texts, name) for name in resumed.sampler.split(">"))), SourceLine())
+    shares = (
+        (Place(dealt, found.ranks, "the sampler takes the rank's share of what it has not skipped"),) if dealt else ()
+    )
+    decides = told or shares
+    return Finding(
+        title=f"{about}{found.repeated:,} samples of epoch {epoch} repeat after the resume: {found.before:,} were drawn of it "
+        f"before, and {found.since:,} since",
+        ranks=found.ranks,
+        confidence=LIKELY,
+        place=decides[0].site if decides else resumed.loop_line,
+        places=(
+            *decides,
+            Place(resumed.loop_line, found.ranks, f"goes on in epoch {epoch}"),
+            Place(resumed.made_line, found.ranks, "the training loader is created, anew"),
+        ),
+        evidence={"epoch": epoch, "repeated": found.repeated, "before": found.before, "since": found.since},
+        why=f"the training goes on from the step in which {resumed.sampler_name} was left, within epoch {epoch}; "
+        + (
+            f"the new one draws what is left in the order of epoch {max(resumed.epoch_told, 0)}"
+            if resumed.epoch_told != epoch
+            else "it skips some of its samples, but not all that were drawn"
+        ),
+        prescriptions=(
+            Prescription(
+                "restore-the-position",
+                change=f"tell the new sampler epoch {epoch} before its first batch"
+                if resumed.epoch_told != epoch
+                else "skip what all ranks have drawn together before the shares are dealt out, or what this rank has drawn "
+                "behind that",
                 effect="every sample of the epoch still comes once after a resume",
             ),
         ),

@@ -113,8 +113,7 @@ def _by_rank(orders: SampleOrders, noise: WorkerRng, replicas: Replicas) -> Iter
 def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker], sources: Sources) -> Finding:
     one, ranks = next(iter(passes.values())), tuple(passes)
     source = next(iter(workers[0].states))
-    seed = worker_seed(sources.texts, one.data.name)
-    seeds = (Place(seed, ranks, "seeds in each worker"),) if seed else ()
+    seeds = worker_seed(sources.texts, one.data.name, own=source == "dataset")
     numbers = [worker.number for worker in workers]
     what = {
         "workers": f"workers {compress(numbers)} of {named(ranks)} draw the same augmentation",
@@ -127,9 +126,9 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker], s
         ranks=ranks,
         severity=severity,
         confidence=CERTAIN,
-        place=seed or one.made_line or one.loop_line,
+        place=seeds[0][0] if seeds else one.made_line or one.loop_line,
         places=(
-            *seeds,
+            *(Place(line, ranks, f"seeds in each worker: `{text}`") for line, text in seeds),
             Place(one.made_line, ranks, f"the loader is created, {one.workers} workers"),
             Place(one.loop_line, ranks, "iterates it for training"),
         ),

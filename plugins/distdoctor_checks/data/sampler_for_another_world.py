@@ -111,16 +111,14 @@ def _by_two_samplers(together: Together, dealing: Mapping[str, SourceLine]) -> F
     one, ranks = together.one, together.ranks
     (outer, *_, inner) = dealing
     drawn = sum(p.drawn for p in together.passes.values())
+    shares = tuple(Place(line, ranks, f"{name} takes the rank's share") for name, line in dealing.items() if line)
     return Finding(
         title=f"{inner} deals out the data by rank, and {outer} once more: an epoch draws {drawn:,} of {one.length:,} samples",
         ranks=ranks,
         severity=WARNING,
         confidence=LIKELY,
-        place=one.made_line or one.loop_line,
-        places=(
-            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
-            *(Place(line, ranks, f"{name} takes the rank's share") for name, line in dealing.items() if line),
-        ),
+        place=shares[0].site if shares else one.made_line or one.loop_line,
+        places=(*shares, Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}")),
         evidence={"samplers": one.sampler, "drawn": drawn, "dataset_length": one.length},
         why=f"{named(ranks)} finished the epoch and drew {drawn:,} samples together, one share of {len(ranks)} of the data: each "
         "of the two samplers leaves out what is not this rank's",

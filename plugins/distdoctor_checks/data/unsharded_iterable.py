@@ -37,6 +37,7 @@ from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING,
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.same_batches import SameBatches, same_batches
 from distdoctor.diagnosis.replicas.used_factor import losses_differ
+from distdoctor.diagnosis.source.asked_early import number_without_group
 from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.own_batches import batches_of_model, shared_seeds
@@ -63,7 +64,8 @@ def examine(
             apart = losses_differ(gradients, ranks) if gradients is not None else None
             shares = apart is not False and takes_share_of_batches(sources.texts, loop)
             if not (shares and apart):
-                yield _doubted(_finding(same), shares) if shares or apart else _finding(same)
+                finding = _finding(same, number_without_group(sources.texts, same.passes.one.data.name))
+                yield _doubted(finding, shares) if shares or apart else finding
     for found in same_workers(orders, replicas):
         one = found.passes.one
         if str(one.made_line) not in told and not takes_share_of_batches(sources.texts, one.loop_line):
@@ -129,14 +131,17 @@ def _doubted(finding: Finding, shares: bool) -> Finding:
     )
 
 
-def _finding(same: SameStream) -> Finding:
+def _finding(same: SameStream, number: list[Line]) -> Finding:
+    """`number`: where the dataset takes the number of its rank, and the constant that it is given without a process group."""
     one, ranks = same.passes.one, same.passes.ranks
     workers = f", and so do its {one.workers} workers" if copies_in_workers(one) else ""
     return Finding(
         title=f"{named(ranks)} read the same stream: {one.data.name} yields the same samples on each{workers}",
         ranks=ranks,
-        place=one.made_line or one.loop_line,
+        place=number[0][0] if number else one.made_line or one.loop_line,
         places=(
+            *(Place(line, ranks, f"takes its number from `{text}`") for line, text in number[:1]),
+            *(Place(line, ranks, f"which gives `{text}` while there is no process group") for line, text in number[1:]),
             Place(one.made_line, ranks, f"the loader is created, dataset {one.data.name}"),
             Place(one.loop_line, ranks, "iterates it for training"),
         ),
@@ -148,7 +153,15 @@ def _finding(same: SameStream) -> Finding:
             "replicas": same.replicas.words,
         },
         why=f"the first samples of {same.batches:,} different batches are equal on {named(ranks)}; {same.replicas.words}",
-        prescriptions=(Prescription("shard-the-stream", effect=f"each rank reads 1/{len(ranks)} of the stream"),),
+        prescriptions=(
+            Prescription(
+                "shard-the-stream",
+                change=f"make {one.data.name} after init_process_group, or give it the rank and the world size"
+                if number
+                else "",
+                effect=f"each rank reads 1/{len(ranks)} of the stream",
+            ),
+        ),
         at_ns=one.started_ns,
     )
 

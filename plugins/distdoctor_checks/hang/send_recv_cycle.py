@@ -49,7 +49,7 @@ def examine(verdict: Verdict | None, apart: RanksApart | None, standstill: Stall
     if verdict is None:
         return
     for incident in verdict.of_kind(IncidentKind.RING, IncidentKind.ALL_SENT):
-        if incident.kind is IncidentKind.ALL_SENT or incident.is_one_way:
+        if incident.kind is IncidentKind.ALL_SENT or (incident.is_one_way and not verdict.mistagged(incident)):
             yield _finding(verdict, incident)
 
 

@@ -14,13 +14,14 @@ Source           torch.nn.parallel.DistributedDataParallel.join; torch.distribut
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.uneven import Uneven
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import (
     at,
@@ -30,8 +31,9 @@ from distdoctor.diagnosis.hang.wording import (
     short,
     tipped,
 )
+from distdoctor.diagnosis.source.stream_shares import dealt_by, share_of_data
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.testing import recording
 
 
@@ -51,14 +53,16 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         counts.setdefault(batches, []).append(rank)
     table = "; ".join(f"{batches} batches on {named(ranks)}" for batches, ranks in sorted(counts.items()))
     least, most = min(counts), max(counts)
+    dealt = _dealt(uneven, verdict.facts.recording.sources)
     return Finding(
         title=f"ran out of batches after {least}, others drew {most}"
         + (f": {_then(incident)}" if _then(incident) else ""),
         ranks=uneven.short,
         confidence=incident.confidence,
         stalls=incident.stalls,
-        place=uneven.site,
+        place=dealt or uneven.site,
         places=(
+            *((Place(dealt, incident.ranks, "each rank takes its share"),) if dealt else ()),
             *_places(verdict, incident),
             Place(uneven.site, uneven.short, f"the loader ended after {least} batches"),
         ),
@@ -80,6 +84,12 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         at_ns=incident.at_ns,
         explains=(incident.key,),
     )
+
+
+def _dealt(uneven: Uneven, sources: Mapping[str, str]) -> SourceLine:
+    """Where a rank takes its share, in a class of the user's or of what that is given; no line where the source shows none."""
+    by_class = (dealt_by(sources, name) for name in (*uneven.samplers, uneven.dataset) if name)
+    return next(filter(None, by_class), None) or share_of_data(sources, uneven.dataset)
 
 
 def _then(incident: Incident) -> str:

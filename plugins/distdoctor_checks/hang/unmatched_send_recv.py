@@ -82,6 +82,10 @@ def _unmatched(verdict: Verdict) -> Iterator[Incident]:
             yield replace(incident, ranks=(receive.rank, gone))
     for incident in verdict.of_kind(IncidentKind.RING):
         if incident.in_pairs:
+            mistagged = verdict.mistagged(incident)
+            if mistagged is not None:
+                yield replace(incident, ranks=(mistagged[0].rank, mistagged[1].rank), usual=mistagged[0])
+                continue
             pair = next((wait for wait in incident.in_pairs if wait.call.op is not Op.SEND), incident.in_pairs[0])
             yield replace(incident, ranks=(pair.call.rank, *pair.on), usual=pair.call)
 

@@ -24,7 +24,7 @@ from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import OBSERVED
 from distdoctor.diagnosis.replicas.tensor_differences import INITIAL
-from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
+from distdoctor.diagnosis.replicas.wording import evidence, loaded_where, places, sides, tie, which
 from distdoctor.diagnosis.source.initial_seeds import InitialSeed, initial_seed
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -41,13 +41,14 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
         update = parting.updates[parting.odd[0]]
         differ = "differs" if len(parting.differences) == 1 else "differ"
         seeded = seed.lines[-1][0] if seed else SourceLine()
-        sites = (parting.loaded_at, seeded, *parting.said_at.values(), update.site)
+        loaded = loaded_where(parting, sources.texts)
+        sites = (*(place.site for place in loaded), parting.loaded_at, seeded, *parting.said_at.values(), update.site)
         yield Finding(
             title=f"{which(parting)} {differ} before the first step: {sides(parting)}",
             ranks=parting.odd,
             undecided=parting.is_tie,
             place=next((site for site in sites if site), update.site),
-            places=(*_seeded(seed, parting.peers.ranks), *places(parting)),
+            places=(*loaded, *_seeded(seed, parting.peers.ranks), *places(parting)),
             evidence=evidence(parting),
             why="; ".join(
                 part
@@ -58,7 +59,7 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
                 )
                 if part
             ),
-            prescriptions=(_same_seed(seed),),
+            prescriptions=(_same_load(parting) if parting.loaded_on else _same_seed(seed),),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
             explains=(parting.key,),
@@ -97,6 +98,14 @@ def _same_seed(seed: InitialSeed | None) -> Prescription:
         change=f"give every rank the same seed at {at(seed.lines[-1][0])}; seed with the rank again after the model is built, if "
         "dropout and augmentation are meant to differ",
         edits=seed.edits,
+    )
+
+
+def _same_load(parting: ReplicaDivergence) -> Prescription:
+    return Prescription(
+        "same-initial-weights",
+        change=f"load the state at {at(parting.loaded_at)} on every rank, or on one rank before the model is wrapped: "
+        "DistributedDataParallel broadcasts what rank 0 holds when it is made",
     )
 
 

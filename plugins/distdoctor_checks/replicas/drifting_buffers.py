@@ -10,7 +10,8 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  where a wrapper was told not to broadcast them, which somebody meant. Running statistics are a note until one
                  rank saves a checkpoint that holds them, with no collective of their size between its last step and the save:
                  then a warning, likely. So are buffers of modules without parameters that no wrapper holds, as running
-                 normalisers of observations: compared where a forward with gradients goes through them, the source shows
+                 normalisers of observations, or the centre of a loss: compared where a forward with gradients goes
+                 through them (of a loss, where it computes with them), the source shows
                  that each value is made of the one before, they differ in every look and change on two ranks or more; and
                  so are buffers in a model that fully_shard or FSDP1 shards, which broadcast none.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
@@ -45,7 +46,7 @@ from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, Replica
 from distdoctor.diagnosis.replicas.rank_gradients import TensorInfo, Update, same_ranks
 from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.diagnosis.source.given_values import Line
-from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes
+from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes, is_used_forward
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import BesideUsed, Wrapped
@@ -100,24 +101,30 @@ def _inside(
     }
     apart, line = _kept_apart(gradients, peers, recording, owners, peers.optimizer)
     if line:
-        yield _local_statistics(gradients, peers, recording, checkpoints, apart, line, SourceLine())
+        yield _local_statistics(gradients, peers, recording, checkpoints, apart, line, BesideUsed())
 
 
 def _beside(
     gradients: Gradients, peers: ReplicaGroup, recording: Recording, checkpoints: Checkpoints | None
 ) -> Iterator[Finding]:
-    """Statistics of what the model is fed, in modules that no wrapper knows."""
+    """Statistics of what the model is fed, or by which its loss is computed, in modules that no wrapper knows."""
     if any(rank not in gradients.ranks for rank in peers.ranks):
         return
-    used = {one.name: one.site for one in gradients.ranks[peers.ranks[0]].events(BesideUsed)}
-    for module, site in used.items():
+    used = {one.name: one for one in gradients.ranks[peers.ranks[0]].events(BesideUsed)}
+    for module, event in used.items():
         if any(module not in {one.name for one in gradients.ranks[rank].events(BesideUsed)} for rank in peers.ranks):
             continue
         known = (t.name for t in gradients.tensors_of(peers.ranks) if not t.optimizer)
         owners = {name: module.partition(" ")[0] for name in known if name.startswith(f"{module}.")}
+        if event.loss:  # it may keep others only to show them
+            owners = {
+                name: kind
+                for name, kind in owners.items()
+                if is_used_forward(recording.sources, kind, name.rpartition(".")[2])
+            }
         apart, line = _kept_apart(gradients, peers, recording, owners, 0)
         if line and not _train_apart(gradients, peers):
-            yield _local_statistics(gradients, peers, recording, checkpoints, apart, line, site)
+            yield _local_statistics(gradients, peers, recording, checkpoints, apart, line, event)
 
 
 def _kept_apart(
@@ -166,7 +173,7 @@ def _local_statistics(
     checkpoints: Checkpoints | None,
     apart: dict[str, Course],
     line: SourceLine,
-    used: SourceLine,
+    used: BesideUsed,
 ) -> Finding:
     name, course = next(iter(apart.items()))
     step = next(iter(course))
@@ -186,10 +193,15 @@ def _local_statistics(
         None,
     )
     also = f", and rank {saved.rank} saves a checkpoint" if saved is not None else ""
-    inside = not used and peers.by in SHARDING
+    inside = not used.site and peers.by in SHARDING
     what = "statistics in the model" if inside else "statistics of what the model is trained on"
+    follows = "compute with other values" if inside else "are each fed by another scale"
+    if used.loss:
+        what, follows = "statistics by which the loss is computed", "are each trained by another loss"
     unless = (
-        "" if peers.by in SHARDING else ", or make it a child of the wrapped model, so that the wrapper broadcasts it"
+        ""
+        if used.loss or peers.by in SHARDING
+        else ", or make it a child of the wrapped model, so that the wrapper broadcasts it"
     )
     return Finding(
         title=f"step {step}: {what} differ between {named(peers.ranks)}: {name}{more}{also}",
@@ -198,12 +210,12 @@ def _local_statistics(
         places=(
             *(Place(one, peers.ranks, f"on the way into it: `{text}`") for one, text in writes[:4]),
             *((Place(line, peers.ranks, "brings it forward by this rank's own data"),) if not writes else ()),
-            *((Place(used, peers.ranks, "goes through it, with gradients"),) if used else ()),
+            *((Place(used.site, peers.ranks, "goes through it, with gradients"),) if used.site else ()),
             *((Place(saved.event.site, (saved.rank,), "saves"),) if saved is not None else ()),
         ),
         evidence={"step": step, "buffers": list(apart)[:8], "looks": len(course)},
         why=f"they follow each rank's own data and differ in all {len(course)} looks: the replicas, which are one model, "
-        f"{'compute with other values' if inside else 'are trained with one each'}, and a checkpoint can hold those of one "
+        f"{follows}, and a checkpoint can hold those of one "
         "rank only",
         prescriptions=(
             Prescription(

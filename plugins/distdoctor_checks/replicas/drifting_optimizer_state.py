@@ -18,20 +18,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, changed_between_steps, differing_state
 from distdoctor.diagnosis.replicas.tensor_differences import STATE, STATE_BEFORE
-from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
+from distdoctor.diagnosis.replicas.wording import evidence, loaded_where, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
 @check("DD205", "drifting-optimizer-state", severity=ERROR, family="replicas", specificity=30)
-def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found:
         if parting.what not in (STATE, STATE_BEFORE) and not differing_state(parting):
             continue
         changed = changed_between_steps(parting, partings.gradients)
+        loaded = loaded_where(parting, sources.texts)
         parts = (
             f"parameters and gradients agree, but the optimizer state of {parting.share} does not",
             f"{named(changed)} found a state other than its own last step left" if changed else tie(parting),
@@ -39,8 +41,8 @@ def examine(partings: ReplicaDivergences) -> Iterator[Finding]:
         yield Finding(
             title=f"{parting.when}: the optimizer state of {which(parting)} differs, {sides(parting)}",
             ranks=changed or parting.odd,
-            place=parting.loaded_at or parting.site,
-            places=places(parting),
+            place=loaded[0].site if loaded else parting.loaded_at or parting.site,
+            places=(*loaded, *places(parting)),
             evidence=evidence(parting),
             why=". ".join(part for part in parts if part),
             prescriptions=(Prescription("same-optimizer-state"),),

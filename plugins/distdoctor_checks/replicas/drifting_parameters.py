@@ -24,7 +24,7 @@ from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, changed_between_steps
 from distdoctor.diagnosis.replicas.gradients import OBSERVED
 from distdoctor.diagnosis.replicas.tensor_differences import BEFORE, PARAMS
-from distdoctor.diagnosis.replicas.wording import evidence, places, sides, tie, which
+from distdoctor.diagnosis.replicas.wording import evidence, loaded_where, places, sides, tie, which
 from distdoctor.diagnosis.source.edited_weights import edited_on
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -38,14 +38,14 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             continue
         changed = changed_between_steps(parting, partings.gradients)
         ranks = changed or parting.odd
-        edited = _edited(changed, parting, sources)
+        decides = _edited(changed, parting, sources) or loaded_where(parting, sources.texts)
         yield Finding(
             title=f"{_when(parting)}: {which(parting)} changed only on {named(ranks)}, outside the optimizer"
             if changed
             else f"{_when(parting)}: replicas hold different weights in {which(parting)}, {sides(parting)}",
             ranks=ranks,
-            place=edited[0].site if edited else parting.loaded_at or parting.site,
-            places=(*edited, *places(parting)),
+            place=decides[0].site if decides else parting.loaded_at or parting.site,
+            places=(*decides, *places(parting)),
             evidence=evidence(parting, changed_between_steps=list(changed)),
             why=_why(parting, changed),
             prescriptions=(Prescription("change-every-replica"),),

@@ -359,8 +359,11 @@ def _term_over_all(gradients: Gradients, peers: ReplicaGroup, sources: Mapping[s
         title=f"what is divided by `{division.divisor}` is {ranks} times too small in the gradients: a count over all ranks, "
         "and then the average over them",
         ranks=peers.ranks,
-        place=division.site,
-        places=_places(division, update.loss_site, peers.ranks),
+        place=division.summed_at,
+        places=(
+            Place(division.summed_at, peers.ranks, f"sums `{division.divisor}` over the ranks"),
+            *_places(division, update.loss_site, peers.ranks),
+        ),
         evidence={"divisor": division.divisor, "ranks": ranks, "replicas_by": peers.by},
         why=f"a collective sums `{division.divisor}` over the ranks before it divides, as the source shows, and {peers.by} "
         f"divides by {ranks} again; a loss of one process, or another term that is a mean, weighs {ranks} times as much",

@@ -128,14 +128,15 @@ def _finding(scaled: ScaledGradients, optimizer: int, gradients: Gradients, sour
     clipped = event_site(gradients, ClipNorm, ranks)
     line = clipped or _clipping_line(sources, update.site) or update.site
     factors = ", ".join(f"{factor:.4g} on rank {rank}" for rank, factor in list(scaled.factors.items())[:4])
+    places = _places(line, update.site, ranks, SourceLine() if clipped else _norm_line(sources, line))
     first, more = scaled.names[0], len(scaled.names) - 1
     return Finding(
         title=f"step {scaled.step}: {named(ranks)} scale the gradients of {first} and {more} more, which they share, by "
         "different factors",
         ranks=ranks,
         confidence=LIKELY,
-        place=line,
-        places=_places(line, update.site, ranks, sources),
+        place=places[0].site,
+        places=places,
         evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
                   "recognised_by": "clip_grad_norm_" if clipped else "the factors"},
         why=f"these {more + 1} parameters were bit-identical on {named(ranks)} before the step; relative to the first rank their "
@@ -258,12 +259,13 @@ def _shards_finding(scaled: ScaledGradients, gradients: Gradients, sources: Sour
     update = next(u for u in gradients.ranks[ranks[0]].updates if u.step == scaled.step)
     line = _clipping_line(sources, update.site) or update.site
     factors = ", ".join(f"{factor:.4g} on rank {rank}" for rank, factor in list(scaled.factors.items())[:4])
+    places = _places(line, update.site, ranks, _norm_line(sources, line))
     return Finding(
         title=f"step {scaled.step}: {named(ranks)} scale their shards of the gradients by different factors",
         ranks=ranks,
         confidence=LIKELY,
-        place=line,
-        places=_places(line, update.site, ranks, sources),
+        place=places[0].site,
+        places=places,
         evidence={"step": scaled.step, "factors": dict(scaled.factors), "parameters": list(scaled.names[:8]),
                   "recognised_by": "elements of the shards"},
         why=f"between the reduction and the optimizer step the elements of the gradients are multiplied by {factors}, as after "
@@ -295,14 +297,13 @@ def _stages_finding(stages: StageNorms) -> Finding:
     )
 
 
-def _places(line: SourceLine, step: SourceLine, ranks: tuple[int, ...], sources: Sources) -> tuple[Place, ...]:
-    """Where the gradients are scaled, where that is known, where the norm for it comes from, and the optimizer step."""
+def _places(line: SourceLine, step: SourceLine, ranks: tuple[int, ...], norm: SourceLine) -> tuple[Place, ...]:
+    """Where the norm comes from, where the gradients are scaled by it, as far as that is known, and the optimizer step."""
     steps = Place(step, ranks, "the optimizer steps")
     if line == step:
         return (steps,)
-    norm = _norm_line(sources, line)
     taken = (Place(norm, ranks, "takes the norm of what each rank holds"),) if norm else ()
-    return Place(line, ranks, "scales by a rank-local norm"), *taken, steps
+    return *taken, Place(line, ranks, "scales by a rank-local norm"), steps
 
 
 def _norm_line(sources: Sources, scaling: SourceLine) -> SourceLine:

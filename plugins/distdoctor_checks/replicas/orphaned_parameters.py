@@ -22,7 +22,10 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.source.call_edits import function_of
 from distdoctor.diagnosis.source.given_values import called_from
+from distdoctor.diagnosis.source.user_program import program_of
+from distdoctor.diagnosis.source.ways import way_to
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Orphaned
 
@@ -60,17 +63,23 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
             at_ns.setdefault(key, event.at_ns)
     for key, by_rank in seen.items():
         most = max(by_rank.values(), key=lambda orphans: (orphans.count, orphans.nbytes))
-        yield _finding(most, tuple(sorted(by_rank)), at_ns[key], gradients, called_from(sources.texts, most.built))
+        yield _finding(most, tuple(sorted(by_rank)), at_ns[key], gradients, sources)
 
 
 def _finding(
-    orphans: OrphanedNames, ranks: tuple[int, ...], at_ns: int, gradients: Gradients, caller: SourceLine
+    orphans: OrphanedNames, ranks: tuple[int, ...], at_ns: int, gradients: Gradients, sources: Sources
 ) -> Finding:
     more = f" and {orphans.count - 1} more" if orphans.count > 1 else ""
     which = f"{orphans.names[0]}{more}"
     left_out = not (orphans.abandoned or orphans.later)
     step = next((u.site for u in gradients.every_update() if u.rank == ranks[0] and u.site), SourceLine())
-    place = orphans.built or step
+    caller = called_from(sources.texts, orphans.built)
+    built = Place(orphans.built or step, ranks, "the optimizer is built")
+    calls = [Place(caller, ranks, "calls the function that builds it")] if orphans.built and caller else []
+    first = orphans.later and _only_builds(
+        orphans.built, step, sources
+    )  # then what came later has to come before the call
+    places = (*calls, built) if first else (built, *calls)
     title = f"no optimizer holds {which}: their gradients are computed and never used"
     if orphans.abandoned:
         title = (
@@ -79,10 +88,9 @@ def _finding(
     return Finding(
         title=title,
         ranks=ranks,
-        place=place,
+        place=places[0].site,
         places=(
-            Place(place, ranks, "the optimizer is built"),
-            *((Place(caller, ranks, "calls the function that builds it"),) if orphans.built and caller else ()),
+            *places,
             *((Place(step, ranks, "steps without them"),) if step else ()),
         ),
         evidence={
@@ -99,6 +107,13 @@ def _finding(
         confidence=CERTAIN if orphans.abandoned or left_out else LIKELY,
         at_ns=at_ns,
     )
+
+
+def _only_builds(built: SourceLine, step: SourceLine, sources: Sources) -> bool:
+    """Whether the function that builds the optimizer does not go on to the training."""
+    program = program_of(sources.texts)
+    function, way = function_of(sources.texts, built), way_to(program, step)
+    return function is not None and way is not None and program.scopes[function] not in way.nodes
 
 
 def _why(orphans: OrphanedNames) -> str:

@@ -35,7 +35,7 @@ from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.source.given_values import called_from
-from distdoctor.diagnosis.source.rank_guard import guards_at
+from distdoctor.diagnosis.source.rank_guard import guard_for, guards_at
 from distdoctor.diagnosis.source.writes import Write, last_before, own_test, writes_into
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -241,16 +241,14 @@ def _finding(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
 
 def _guarded(sources: Sources, writes: list[Write], course: CopyCourse) -> tuple[Place, ...]:
     """The condition under which the source refreshes the copy, where it lets through just the ranks that do, and the line."""
+    rest = tuple(rank for rank in course.ranks if rank not in course.odd)
     for write in writes:
-        for guard in guards_at(sources.texts, write.site):
-            answers = {rank: guard.lets_through(rank) for rank in course.ranks}
-            if guard.on_rank and all(answer is (rank not in course.odd) for rank, answer in answers.items()):
-                rest = tuple(rank for rank in course.ranks if rank not in course.odd)
-                line = SourceLine(write.site.path, guard.line, guard.function or write.site.function)
-                return (
-                    Place(line, rest, f"the copy is refreshed only where `{guard.only_if}`"),
-                    Place(write.site, rest, "refreshes the copy"),
-                )
+        found = guard_for(sources.texts, write.site, rest, course.odd)
+        if found is not None:
+            return (
+                Place(found[0], rest, f"the copy is refreshed only where `{found[1].only_if}`"),
+                Place(write.site, rest, "refreshes the copy"),
+            )
     return ()
 
 

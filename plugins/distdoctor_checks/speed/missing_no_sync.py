@@ -31,6 +31,7 @@ from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
 from distdoctor.diagnosis.replicas.wording import line_with
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.given_values import Line, context_around
 from distdoctor.diagnosis.source.statement_edits import averaged_once
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import Timing
@@ -69,8 +70,10 @@ class Repeated:
 def examine(gradients: Gradients, calls: Collectives, timing: Timing | None, sources: Sources) -> Iterator[Finding]:
     found = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated(log)) is not None}
     if found and len({(one.micro_steps, one.fewest) for one in found.values()}) == 1:
-        guard = _guard_of_ddp(sources, found[min(found)].update.loss_site)
-        yield _finding(found, _seconds(timing, found), _edits(gradients, found, sources), guard)
+        backward = found[min(found)].update.loss_site
+        context = context_around(sources.texts, backward, "nullcontext", "no_sync")
+        guard = SourceLine() if context else _guard_of_ddp(sources, backward)
+        yield _finding(found, _seconds(timing, found), _edits(gradients, found, sources), guard, context)
     sharded = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated_shards(log)) is not None}
     guard = _guard(sources, sharded[min(sharded)].update.loss_site) if sharded else SourceLine()
     if guard:
@@ -78,8 +81,13 @@ def examine(gradients: Gradients, calls: Collectives, timing: Timing | None, sou
 
 
 def _finding(
-    found: dict[int, Repeated], saved: tuple[float, ...], edits: tuple[Edit, ...], guard: SourceLine
+    found: dict[int, Repeated],
+    saved: tuple[float, ...],
+    edits: tuple[Edit, ...],
+    guard: SourceLine,
+    context: list[Line],
 ) -> Finding:
+    """`context`: what the backward passes stand in that decides whether they average, and where that is made."""
     first, ranks = found[min(found)], tuple(sorted(found))
     site = first.update.loss_site
     return Finding(
@@ -87,8 +95,10 @@ def _finding(
         f"{_bytes(first.nbytes)} a step are wasted",
         ranks=ranks,
         confidence=CERTAIN,
-        place=site,
+        place=context[-1][0] if context else site,
         places=(
+            *(Place(line, ranks, f"the context is made here: `{text}`") for line, text in context[:0:-1]),
+            *(Place(line, ranks, f"the backward passes stand in `{text}`") for line, text in context[:1]),
             Place(site, ranks, f"backward, {first.times} times per step"),
             *(
                 (Place(guard, ranks, "speaks of leaving averages out, which the forward must stand in as well"),)

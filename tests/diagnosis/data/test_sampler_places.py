@@ -6,6 +6,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import PassFlag
 from distdoctor.testing.samples import sampled_job, share
 from distdoctor.testing.timing import timed_job
 
@@ -119,3 +120,49 @@ def test_samplers_for_the_ranks_of_a_task_are_left_alone_where_tasks_read_other_
     first, other = "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"
     assert not told_of({0: first, 1: first, 2: other})
     assert told_of(first)
+
+
+STREAM = """def number():
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+class {name}(IterableDataset):
+    def __init__(self, files):
+        self.rank, self.world = number()
+"""
+
+
+def same_stream(text: dict[str, str]) -> Finding:
+    stream = list(range(1000, 1020))
+    flags = PassFlag.ITERABLE | PassFlag.HASHED
+    job = sampled_job(ranks=2, length=-1).train(orders={0: stream, 1: stream}, sampler="", flags=flags)
+    return told("DD306", job.recording(sources=text))
+
+
+def test_the_line_that_takes_a_constant_for_the_rank_comes_before_the_loader() -> None:
+    name = same_stream({}).evidence["dataset"]
+    finding = same_stream({"/job/train.py": STREAM.format(name=name)})
+
+    assert lines(finding)[:4] == [7, 7, 2, 12]
+    assert lines(same_stream({"/job/train.py": STREAM.format(name="Other")})) == [12, 12, 31]
+
+
+SEEDER = """def seeded(worker):
+    random.seed(7 + worker)
+
+
+def main(data):
+    return DataLoader(data, num_workers=2, worker_init_fn=seeded)
+"""
+
+
+def test_the_line_that_makes_the_seeds_of_workers_comes_before_the_loader() -> None:
+    job = sampled_job(ranks=2, length=100).train(workers=2).train(workers=2)
+    for rank, log in enumerate(job.logs):
+        for number in (1, 2):
+            for worker in range(2):
+                own = 100 * rank + 10 * number + worker + 1
+                log.worker(number, worker, 4, torch=own, random=own + 5, numpy=worker + 1)
+    finding = told("DD308", job.recording(sources={"/job/train.py": SEEDER}))
+
+    assert lines(finding)[:2] == [2, 2]

@@ -114,7 +114,9 @@ def test_a_sampler_around_one_that_deals_out_already_is_told(takes: str, drawn: 
         )  # fmt: skip
     findings = examine(job.recording(sources={"/job/train.py": SAMPLERS.format(takes=takes)}), CHECKS.values()).findings
 
-    assert [one.code for one in findings if one.code == "DD311"] == codes
+    found = [one for one in findings if one.code == "DD311"]
+    assert [one.code for one in found] == codes
+    assert [one.place.line for one in found] == [9] * len(found)  # the outer one
 
 
 def test_a_share_by_host_inside_one_by_the_ranks_of_a_host_is_one_share() -> None:

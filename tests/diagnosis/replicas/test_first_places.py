@@ -19,6 +19,7 @@ from distdoctor.recording.trace.events import (
     CopyUsed,
     FirstStep,
     Orphaned,
+    StateLoaded,
 )
 from distdoctor.recording.trace.layout import TensorFlag, UpdateFlag
 from distdoctor.testing.gradients import TrainedJob, trained_job
@@ -182,14 +183,38 @@ def test_a_division_that_nobody_uses_comes_before_the_reduction() -> None:
     assert lines(summed("p.grad.clamp_(0)")) == [42, 42]
 
 
+BUILT = """
+def configure(parameters):
+    {builds}
+
+
+def main(net):
+    {calls}
+
+
+def train(optimizer):
+    for x in data:
+        net(x).backward()
+
+        if not skips:
+            optimizer.zero_grad()
+            optimizer.step()
+"""
+
+
 def test_an_optimizer_that_a_helper_builds_is_shown_with_the_line_that_calls_the_helper() -> None:
     orphans = Orphaned(("head.weight",), later=True, stale=0, own=3, count=1, nbytes=640)
     job = trained_job(2).initial().step().note(orphans, site="train.py:20 configure")
-    helper = "def configure(model):\n    return Adam(model.parameters())\n\n\ndef main():\n    opt = configure(net)\n"
-    finding = told("DD211", job.recording(sources=source({19: helper})))
+    for builds, calls, first in (("return Adam(parameters)", "train(configure(net))", 24),
+                                 ("train(Adam(parameters))", "configure(net)", 20)):  # fmt: skip
+        text = {19: BUILT.format(builds=builds, calls=calls)}
+        finding = told("DD211", job.recording(sources=source(text)))
 
-    assert lines(finding) == [20, 20, 24, 33]
-    assert finding.places[1].role == "calls the function that builds it"
+        assert lines(finding) == [first, first, 44 - first, 33]
+        assert {place.role for place in finding.places[:2]} == {
+            "the optimizer is built",
+            "calls the function that builds it",
+        }
 
 
 def test_the_lines_that_change_a_buffer_follow_the_wrapper_that_does_not_broadcast_it() -> None:
@@ -391,3 +416,44 @@ def test_what_a_schedule_waits_for_comes_after_the_line_that_moves_it(kind: str)
     assert finding.place.line == 35
     assert [line for line, _ in on_the_way] == ([34, 42, 41] if waits else [])
     assert ("left a loop" in finding.why) == (not waits)
+
+
+LOADING = """
+def load(model, path, rank):
+    if {test}:
+        return
+    model.load_state_dict(torch.load(path))
+"""
+
+
+@pytest.mark.parametrize(("test", "first"), [("rank != 0", 21), ("not path.exists()", 23)])
+def test_the_condition_that_keeps_other_ranks_from_a_saved_state_comes_before_the_load(test: str, first: int) -> None:
+    text = source({20: LOADING.format(test=test)})
+    weights = trained_job(3).note(StateLoaded("module", ("Net",), own=3), only=[0], site="train.py:23 load")
+    weights = weights.initial({1: 1, 2: 1}).step(params={1: 1, 2: 1})
+    moments = (
+        trained_job(2).initial().note(StateLoaded("optimizer", ("Adam",), own=3), only=[0], site="train.py:23 load")
+    )
+    moments = moments.step(state={1: 1}).step(state={1: 1}, params={1: 1})
+
+    for code, job in (("DD201", weights), ("DD205", moments)):
+        finding = told(code, job.recording(sources=text))
+        assert finding.place.line == first
+        assert 23 in [place.site.line for place in finding.places]
+
+
+CLIP = """
+def clip(parameters, limit):
+    norm = sum(p.grad.square().sum() for p in parameters).sqrt()
+    for p in parameters:
+        p.grad.mul_(limit / norm)
+"""
+
+
+def test_the_norm_of_each_rank_comes_before_the_scaling_by_it() -> None:
+    job = trained_job(2, agree=()).initial()
+    for _ in range(3):
+        job.collective("all_reduce", [64, 64]).step(grads={1: 1}, params={1: 1}, norms={1: 0.31})
+    finding = told("DD220", job.recording(sources=source({20: CLIP})))
+
+    assert lines(finding) == [21, 21, 23, 33]

@@ -343,6 +343,23 @@ SALTED = """\
     """
 
 
+LEFT_EARLY = """\
+    def epoch(loader, notice):
+        total = 0.0
+        for batch in loader:
+            total += train(batch).item()
+            if should_stop():
+                return None
+        return total / len(loader)
+    def run(loader, notice):
+        for number in range(9):
+            {asked}:
+                break
+            print(number)
+        save()
+    """
+
+
 def found(source: str, one: int, other: int | None) -> list[int]:
     """The lines of the condition and of what it depends on."""
     there = SourceLine("t.py", other) if other else None
@@ -363,6 +380,20 @@ def found(source: str, one: int, other: int | None) -> list[int]:
         pytest.param(
             COUNTED, 10, 11, [9, 8, 7, 4, 3], id="of a loop it is how often it runs that counts, not what it gives"
         ),
+        pytest.param(
+            LEFT_EARLY.format(asked="if epoch(loader, notice) is None"),
+            13,
+            4,
+            [5],
+            id="what has nothing returned, not what else is returned",
+        ),
+        pytest.param(
+            LEFT_EARLY.format(asked="if not epoch(loader, notice) > 1"),
+            13,
+            4,
+            [10, 7, 4],
+            id="what is returned where that is compared",
+        ),
         pytest.param(EXITS, 5, None, [3, 2], id="a process that ends itself before the call"),
         pytest.param(FROZEN, 6, 10, [5, 3, 9], id="a setting of a module that was changed in place"),
         pytest.param(TABLE_OF_FUNCTIONS, 2, 4, [8, 7], id="which function of a table is called"),
@@ -376,7 +407,7 @@ def found(source: str, one: int, other: int | None) -> list[int]:
             DROPPED,
             12,
             16,
-            [11, 10, 15, 7, 5],
+            [11, 10, 14, 7, 5],
             id="what leaves things out of the list that makes a loop as long as it is",
         ),
         pytest.param(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.given_values import called_from, deciding_test, given_at, given_to_sampler
+from distdoctor.diagnosis.source.given_values import (
+    called_from,
+    context_around,
+    deciding_test,
+    given_at,
+    given_to_sampler,
+)
 from distdoctor.diagnosis.source.rank_values import rank_local_way
 from distdoctor.diagnosis.source.schedules import schedule_made_after
 from distdoctor.recording.source_line import SourceLine
@@ -154,3 +160,34 @@ RESUMED = """class Trainer:
 def test_a_schedule_that_is_made_below_a_load_is_found_through_the_method_that_makes_it() -> None:
     assert schedule_made_after({"train.py": RESUMED}, at(9, "load")).line == 11
     assert not schedule_made_after({"train.py": RESUMED}, at(15, "load_all"))
+
+
+CONTEXTS = """class Trainer:
+    def sync(self, last):
+        return contextlib.nullcontext()
+
+    def update(self, window):
+        for number, batch in enumerate(window):
+            with timed("step"):
+                with self.sync(number == len(window) - 1):
+                    loss = self.model(batch)
+                    loss.backward()
+            with nullcontext() if number else self.model.no_sync():
+                loss.backward()
+            with autocast():
+                loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "way"),
+    [
+        (10, [(8, "self.sync(number == len(window) - 1)"), (3, "contextlib.nullcontext()")]),
+        (12, [(11, "nullcontext() if number else self.model.no_sync()")]),
+        (14, []),
+    ],
+)
+def test_the_context_that_a_line_stands_in_is_followed_to_where_it_is_made(
+    line: int, way: list[tuple[int, str]]
+) -> None:
+    assert rows(context_around({"train.py": CONTEXTS}, at(line), "nullcontext", "no_sync")) == way

@@ -106,4 +106,4 @@ def test_terms_that_are_divided_by_a_count_over_all_ranks_are_found(
     source = TERMS.format(together=together, count=count, scaled=scaled)
     found = term_over_all({"train.py": source}, SourceLine("train.py", 18, "train"))
 
-    assert (found.site.line, found.divisor) == (line, "num_boxes") if found is not None else not line
+    assert (found.site.line, found.divisor, found.summed_at.line) == (line, "num_boxes", 7) if found else not line

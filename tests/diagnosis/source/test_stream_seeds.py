@@ -40,8 +40,42 @@ def main():
 """
 
 
-def test_the_line_that_seeds_in_a_worker_init_fn_is_found() -> None:
-    given = {"/job/train.py": WORKERS.format(given=", worker_init_fn=seeded")}
+def seeds(source: str, *, own: bool = True) -> list[tuple[int, str]]:
+    return [(line.line, text) for line, text in worker_seed({"/job/train.py": source}, "Crops", own=own)]
 
-    assert worker_seed(given, "Crops").line == 3
-    assert not worker_seed({"/job/train.py": WORKERS.format(given="")}, "Crops")
+
+def test_the_line_that_seeds_in_a_worker_init_fn_is_found() -> None:
+    assert seeds(WORKERS.format(given=", worker_init_fn=seeded")) == [(3, "base + worker_id")]
+    assert seeds(WORKERS.format(given=", worker_init_fn=partial(seeded)")) == [(3, "base + worker_id")]
+    assert seeds(WORKERS.format(given="")) == []
+
+
+SEEDER = """class Seeder:
+    def __init__(self, seed):
+        self.seed = seed
+
+    def __call__(self, worker_id):
+        s = self.seed + worker_id
+        np.random.seed(s)
+        random.seed(s)
+
+
+class Crops(Dataset):
+    def __init__(self, seed):
+        rng = np.random.default_rng(seed)
+
+
+def main(seed):
+    return DataLoader(Crops(seed), num_workers=2{given})
+"""
+
+
+def test_one_seed_for_two_generators_is_found_in_the_object_that_each_worker_calls() -> None:
+    found = seeds(SEEDER.format(given=", worker_init_fn=Seeder(seed)"), own=False)
+
+    assert found == [(6, "self.seed + worker_id"), (7, "np.random.seed(s)"), (8, "random.seed(s)")]
+
+
+def test_a_generator_of_the_dataset_is_no_seed_of_the_workers_generators() -> None:
+    assert seeds(SEEDER.format(given=""), own=False) == []
+    assert seeds(SEEDER.format(given="")) == [(13, "np.random.default_rng(seed)")]
