@@ -65,21 +65,18 @@ class _Span(NamedTuple):
 def _lanes(spans: Iterable[_Span]) -> list[list[_Span]]:
     """The spans, with those that cross one that began before them on tracks of their own: Perfetto drops slices that neither lie
     in one another nor apart (`slice_drop_overlapping_complete_event`)."""
-    lanes: list[list[_Span]] = []
-    open_in: list[list[int]] = []  # when the spans end that have not yet ended in a lane, the innermost last
+    lanes: list[tuple[list[_Span], list[int]]] = []  # and when those end that have not ended yet, the innermost last
     for one in sorted(spans, key=lambda span: (span.began, -span.ended)):
-        for lane, ends in zip(lanes, open_in, strict=True):
+        for _, ends in lanes:
             while ends and ends[-1] <= one.began:
                 ends.pop()
-            if not ends or one.ended <= ends[-1]:
-                break
-        else:
-            lane, ends = [], []
+        lane = next((lane for lane in lanes if not lane[1] or one.ended <= lane[1][-1]), None)
+        if lane is None:
+            lane = [], []
             lanes.append(lane)
-            open_in.append(ends)
-        lane.append(one)
-        ends.append(one.ended)
-    return lanes
+        lane[0].append(one)
+        lane[1].append(one.ended)
+    return [fitting for fitting, _ in lanes]
 
 
 def _calls(log: RankTrace) -> Iterator[_Span]:

@@ -13,6 +13,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, SourceLine
+from distdoctor.report import links
 from distdoctor.report.text import block_of
 from distdoctor.report.verdict import gap, verdict
 
@@ -32,6 +33,7 @@ def render(diagnosis: Diagnosis, *, base: str = "") -> str:
             "driver": {
                 "name": "distdoctor",
                 "version": importlib.metadata.version("distdoctor"),
+                **({"informationUri": links.home()} if links.home() else {}),
                 "rules": [_rule(finding, diagnosis) for _, finding in sorted(rules.items())],
             }
         },
@@ -66,6 +68,7 @@ def _rule(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
         "shortDescription": {"text": _sentence(short)},
         "fullDescription": {"text": _sentence(short)},
         "help": {"text": page, "markdown": f"```text\n{page}\n```"},
+        **({"helpUri": links.page_of(finding.code)} if links.page_of(finding.code) else {}),
         "defaultConfiguration": {"level": LEVELS.get(finding.severity or NOTE, "note")},
     }
 
