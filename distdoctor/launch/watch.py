@@ -274,6 +274,9 @@ class Watcher:
         if seen is None and self._looks_at_rest > 2 and time.monotonic() < self._not_before:
             return
         diagnosis = self._timed_look(seen, tell=False)
+        if seen is None and self._closer_looks == 0 and diagnosis is not None and self._says_no_reason(diagnosis):
+            seen = self._look_closer(now=True)  # first why ranks wait, and only where nobody knows that they do
+            diagnosis = self._timed_look(seen, tell=False) if seen is not None else diagnosis
         if diagnosis is not None:
             self.standing.polled(diagnosis.findings, with_stacks=seen is not None)
             with self._lock:
@@ -291,13 +294,17 @@ class Watcher:
         self._not_before = time.monotonic() + spent / SHARE_OF_A_CORE
         return diagnosis
 
-    def _look_closer(self) -> Recording | None:
-        """The stacks of all ranks, when the job has stood still for long and the traces alone do not say why. A hang that is left
-        alone, and not proven, is looked at further: its ranks may be at another line by now."""
+    def _says_no_reason(self, diagnosis: Diagnosis) -> bool:
+        """Whether it would be told that ranks wait, and not why."""
+        return any(finding.stalls and finding.code in self._symptoms for finding in diagnosis.findings)
+
+    def _look_closer(self, *, now: bool = False) -> Recording | None:
+        """The stacks of all ranks, `now`, or when the job has stood still for long and the traces alone do not say why. A hang
+        that is left alone, and not proven, is looked at further: its ranks may be at another line by now."""
         rested = time.monotonic() - self._at_rest_since
         if self._closer is None or self._hang_is_proven or self.closing or not self._recorded:
             return None
-        if rested < closer_after(self._closer_looks):
+        if rested < closer_after(self._closer_looks) and not now:
             return None
         self._closer_looks += 1
         while closer_after(self._closer_looks) <= rested:  # a look took long: what is past is not made up for

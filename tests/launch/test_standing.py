@@ -157,6 +157,27 @@ def read_as_standing(monkeypatch: pytest.MonkeyPatch) -> Recording:
     return here
 
 
+@pytest.mark.parametrize(("doing", "codes"), [("save", ["DD116"]), ("", ["DD123"])])
+def test_why_ranks_wait_is_looked_for_before_it_is_told_that_they_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doing: str, codes: list[str]
+) -> None:
+    here = read_as_standing(monkeypatch)
+    monkeypatch.setattr(watch, "closer_after", lambda looks: 10.0)
+    seen = looked_at(in_collective(0), rank(1, frame("train.py:57 save"), still=40.0)) if doing else None
+    told: list[str] = []
+    looks: list[int] = []
+    watcher = Watcher(
+        tmp_path, lambda: here.job, HANGS, PLUGINS.remedies, tell=lambda finding, diagnosis: told.append(finding.code),
+        hung=lambda diagnosis, proven: None, closer=lambda: looks.append(1) or seen,
+    )  # fmt: skip
+    watcher._recorded = {0, 1}
+    for _ in range(3):
+        watcher._resting()
+
+    assert told == codes
+    assert len(looks) == 1
+
+
 def test_a_hang_that_is_left_alone_is_told_in_the_end_as_it_was_last_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
