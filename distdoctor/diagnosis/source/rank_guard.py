@@ -16,6 +16,7 @@ from distdoctor.diagnosis.source.rank_words import (
     lets_one_in,
     names_global_rank,
     names_main,
+    names_process,
     names_some_rank,
 )
 from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, dotted, last_word, source_file
@@ -192,12 +193,33 @@ def _leaves_before(block: ast.AST, inner: ast.AST, rank_names: frozenset[str]) -
 
 @lru_cache(maxsize=64)
 def _names_made_from_rank(file: SourceFile) -> frozenset[str]:
-    """Variables that are assigned from a comparison with the rank (`leader = dist.get_rank() == 0`)."""
+    """Variables and attributes that are assigned the rank, or a comparison with it: `self.gpu_id = int(os.environ["LOCAL_RANK"])`,
+    `leader = dist.get_rank() == 0`."""
     names: set[str] = set()
     for node in file.nodes(ast.Assign):
-        if isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp) and is_about_rank(node.value):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        compares = isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp) and is_about_rank(node.value)
+        if compares or _is_rank(node.value):
+            names |= {last_word(one) for one in node.targets if isinstance(one, ast.Name | ast.Attribute)}
     return frozenset(names)
+
+
+def _is_rank(node: ast.expr) -> bool:
+    """Whether an expression is the number of the process itself: what a launcher sets, `get_rank()`, or either modulo something."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return _is_rank(node.left)
+    if isinstance(node, ast.Subscript):
+        return last_word(node.value) == "environ" and _is_variable(node.slice)
+    if not isinstance(node, ast.Call):
+        return False
+    if last_word(node.func) == "int" and len(node.args) == 1:
+        return _is_rank(node.args[0])
+    if node.args:
+        return last_word(node.func) in ("get", "getenv") and _is_variable(node.args[0])
+    return names_process(last_word(node.func))
+
+
+def _is_variable(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in RANK_VARIABLES
 
 
 def _value(node: ast.expr, rank: int) -> int | bool | None:
