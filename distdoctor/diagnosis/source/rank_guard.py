@@ -193,8 +193,8 @@ def _leaves_before(block: ast.AST, inner: ast.AST, rank_names: frozenset[str]) -
 
 @lru_cache(maxsize=64)
 def _names_made_from_rank(file: SourceFile) -> frozenset[str]:
-    """Variables and attributes that are assigned the rank, or a comparison with it: `self.gpu_id = int(os.environ["LOCAL_RANK"])`,
-    `leader = dist.get_rank() == 0`."""
+    """Variables and attributes that are assigned the rank, or a comparison with it (`leader = dist.get_rank() == 0`,
+    `self.gpu_id = int(os.environ["LOCAL_RANK"])`)."""
     names: set[str] = set()
     for node in file.nodes(ast.Assign):
         compares = isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp) and is_about_rank(node.value)
@@ -204,7 +204,7 @@ def _names_made_from_rank(file: SourceFile) -> frozenset[str]:
 
 
 def _is_rank(node: ast.expr) -> bool:
-    """Whether an expression is the number of the process itself: what a launcher sets, `get_rank()`, or either modulo something."""
+    """Whether an expression is the number of the process itself: what a launcher sets, `get_rank()`, or that modulo something."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return _is_rank(node.left)
     if isinstance(node, ast.Subscript):

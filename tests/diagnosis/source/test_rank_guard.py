@@ -73,7 +73,7 @@ def test_a_variable_made_from_the_rank_counts_as_the_rank() -> None:
 )
 def test_an_attribute_that_holds_the_rank_counts_as_the_rank(made: str, on_rank: bool) -> None:
     """As the tutorials of torch call it."""
-    source = f"class Trainer:\n  def __init__(self):\n    {made}\n  def save(self):\n    if self.gpu_id == 0:\n      dist.barrier()\n"
+    source = f"class Trainer:\n  def __init__(self):\n    {made}\n  def save(self):\n    if self.gpu_id == 0:\n      barrier()\n"
 
     assert [(guard.line, guard.on_rank) for guard in guards(source, 6)] == [(5, on_rank)]
 
