@@ -69,8 +69,8 @@ class Parted:
 
 
 def _parted_in_one_body(mine: Sequence[SourceLine], theirs: Sequence[SourceLine]) -> tuple[int, int] | None:
-    """Where two chains leave one body by different lines, the outermost such place: what sends the ranks apart further in, such as
-    a flag that they are called with, only follows from that. None where the bodies are not the same up to there."""
+    """Where two chains leave one body by different lines, the outermost such place: what sends the ranks apart further in, as a
+    flag that they are called with does, only follows from that. None where the bodies are not the same up to there."""
     for outwards in range(1, min(len(mine), len(theirs)) + 1):
         one, other = mine[-outwards], theirs[-outwards]
         if (one.path, one.function) != (other.path, other.function):

@@ -155,13 +155,32 @@ def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset())
 
 def rank_word(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> str:
     """The name in an expression that is taken for the rank, "" when there is none."""
-    for node in ast.walk(expression):
+    for node in _what_may_differ(expression):
         word = last_word(node)
         if word and (names_some_rank(word) or names_main(word) or word in rank_names):
             return word
         if isinstance(node, ast.Constant) and node.value in RANK_VARIABLES:
             return str(node.value)
     return ""
+
+
+def _what_may_differ(expression: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of an expression but for questions that all ranks answer alike."""
+    if isinstance(expression, ast.Compare) and _asks_for_ranks(expression):
+        return
+    yield expression
+    for child in ast.iter_child_nodes(expression):
+        yield from _what_may_differ(child)
+
+
+def _asks_for_ranks(node: ast.Compare) -> bool:
+    """Whether it is asked whether there are ranks at all: `rank != -1`, `local_rank is None`, `"RANK" in os.environ`."""
+    operator, other = node.ops[0], node.comparators[0]
+    if isinstance(operator, ast.In | ast.NotIn):
+        return _is_variable(node.left)
+    negative = isinstance(other, ast.UnaryOp) and isinstance(other.op, ast.USub)
+    value = other.value if isinstance(other, ast.Constant) else ""
+    return negative or value is None or (isinstance(operator, ast.Lt | ast.GtE) and value == 0)
 
 
 def statement_at(sources: Mapping[str, str], site: SourceLine) -> str:

@@ -78,6 +78,26 @@ def test_an_attribute_that_holds_the_rank_counts_as_the_rank(made: str, on_rank:
     assert [(guard.line, guard.on_rank) for guard in guards(source, 6)] == [(5, on_rank)]
 
 
+@pytest.mark.parametrize(
+    ("test", "on_rank"),
+    [
+        ("ddp", False),
+        ("args.local_rank != -1", False),
+        ("rank is not None", False),
+        ('"RANK" in os.environ', False),
+        ("rank >= 0", False),
+        ("rank > 0", True),
+        ("args.local_rank in [-1, 0]", True),
+        ("ddp and ddp_rank == 0", True),
+        ("main", True),
+    ],
+)
+def test_whether_there_are_ranks_at_all_is_no_question_of_the_rank(test: str, on_rank: bool) -> None:
+    made = "ddp = int(os.environ.get('RANK', -1)) != -1\nmain = ddp_rank == 0\n"
+
+    assert [guard.on_rank for guard in guards(f"{made}if {test}:\n  barrier()\n", 4)] == [on_rank]
+
+
 def test_the_else_branch_is_reached_when_the_condition_is_false() -> None:
     guard = guards(SOURCE, 14)[0]
 
