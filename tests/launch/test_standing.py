@@ -13,6 +13,9 @@ from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Finding, Stalls
 from distdoctor.launch import watch
+from distdoctor.launch.job_state import JobState
+from distdoctor.launch.live_findings import LiveFindings
+from distdoctor.launch.run_options import RunOptions
 from distdoctor.launch.standing import StandingFindings
 from distdoctor.launch.watch import OtherHostsSeen, Watcher
 from distdoctor.probe.writer import TraceWriter
@@ -269,6 +272,16 @@ def test_looks_at_a_job_that_moves_wait_for_what_the_last_one_cost(tmp_path: Pat
     watcher.stop()
 
     assert len(looks) == 1
+
+
+def test_that_it_is_still_so_is_said_with_one_number_of_seconds(tmp_path: Path) -> None:
+    said: list[str] = []
+    options = RunOptions(tmp_path, notice=said.append)
+    stuck = replace(finding(Stalls.MAYBE, 0), title="has been at `time.sleep(3600)` for 27 s, and never moved")
+
+    LiveFindings(options, JobState(), lambda: None, lambda: None).still(stuck, 43.2)
+
+    assert said == ["DD199 rank 0: still so after 43 s; has been at `time.sleep(3600)`, and never moved"]
 
 
 def test_what_is_told_is_kept_at_once_in_case_the_launcher_is_killed(
