@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.facts.collectives import Collectives, Track
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_of_one
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import CHAIN_MARK, GOLDEN, POINT_TO_POINT, Span, chain_of, digest_of
 
@@ -49,7 +50,8 @@ class Parted:
         if other is None:
             return cls(one.site, SourceLine(), (callers_of(facts, one), ()))
         mine, theirs = (one.site, *callers_of(facts, one)), (other.site, *callers_of(facts, other))
-        if (outermost := _parted_in_one_body(mine, theirs)) is not None:
+        outermost = _parted_in_one_body(mine, theirs)
+        if outermost is not None and _by_condition(facts.recording.sources, mine[outermost[0]], theirs[outermost[1]]):
             here, there = outermost
             return cls(mine[here], theirs[there], (mine[here + 1 :], theirs[there + 1 :]))
         same = 0
@@ -78,6 +80,12 @@ def _parted_in_one_body(mine: Sequence[SourceLine], theirs: Sequence[SourceLine]
         if one.line != other.line:
             return len(mine) - outwards, len(theirs) - outwards
     return None
+
+
+def _by_condition(sources: Mapping[str, str], one: SourceLine, other: SourceLine) -> bool:
+    """Whether one of two lines stands inside a condition that the other is not in."""
+    guards = (*guards_of_one(sources, one, other), *guards_of_one(sources, other, one))
+    return any(guard.how == ENCLOSES for guard in guards)
 
 
 def _within(chain: tuple[SourceLine, ...], bodies: set[tuple[str, str]]) -> tuple[SourceLine, ...]:
