@@ -25,7 +25,9 @@ STICKS_OUT = """JSON.stringify([...document.querySelectorAll("body *")].filter(o
 IS_CUT = """JSON.stringify([...document.querySelectorAll("main *, header *")].filter(one => one.getBoundingClientRect().width
   && !one.closest("marker, .skip") && one.getBoundingClientRect().right > innerWidth + 1)
   .map(one => one.outerHTML.slice(0, 80)))"""
-HIDDEN_EVIDENCE = """[...document.querySelectorAll(".finding details.opens")].filter(one => one.offsetHeight < 40).length"""
+HIDDEN_EVIDENCE = (
+    """[...document.querySelectorAll(".finding details.opens")].filter(one => one.offsetHeight < 40).length"""
+)
 CLOSED = """[...document.querySelectorAll(".picture-table, .handbook")].filter(one => one.offsetHeight).length"""
 STOPS = """[...document.querySelectorAll("a[href], summary, [tabindex], input:checked")]
   .filter(one => one.checkVisibility({contentVisibilityAuto: true})).length"""
