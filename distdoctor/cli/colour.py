@@ -12,11 +12,14 @@ from rich.style import Style
 from rich.text import Text
 from rich.theme import Theme
 
+from distdoctor.report.links import link_of
+
 _PLACE = re.compile(r"(?P<path>\S+\.py):\d+")
+_PAGE = re.compile(r"distdoctor explain (?P<code>[A-Z]+\d+)")
 
 
 class Findings(RegexHighlighter):
-    """Marks the words of a text report, and links the places in files that are there."""
+    """Marks the words of a text report, and links the places in files that are there and the pages of the handbook."""
 
     base_style = "distdoctor."
     highlights: ClassVar[list[str]] = [
@@ -35,6 +38,9 @@ class Findings(RegexHighlighter):
             path = Path(found["path"]).absolute()
             if path.is_file():
                 text.stylize(Style(link=path.as_uri()), *found.span())
+        for found in _PAGE.finditer(text.plain):
+            if link := link_of(found["code"]):
+                text.stylize(Style(link=link), *found.span())
 
 
 THEME = Theme(

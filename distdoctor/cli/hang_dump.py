@@ -123,10 +123,11 @@ def hang_dump(
     jobs, recordings = looking.result()
     seen = _examined(recordings, settings, plugins)
     worst = _worst_first(jobs, seen, settings)
-    for number in worst if keep else ():
-        _keep(jobs[number], *seen[number], latest=number == worst[0])
+    kept = [_keep(jobs[number], *seen[number], latest=number == worst[0]) for number in worst if keep]
     seen = [(deliver.without_accepted(diagnosis, baseline), recording) for diagnosis, recording in seen]
     deliver.write(_rendered(jobs, seen, settings, plugins), settings.output_format, output)
+    for folder in filter(None, kept):
+        deliver.remark(f"what was seen is kept: distdoctor report {_as_path(folder)}")
     ctx.exit(max(_exit_codes(jobs, seen, settings), key=_URGENCY.index))
 
 
@@ -170,6 +171,9 @@ def _pause() -> str:
     return "--native freezes each process twice, for about 0.5 s and 1 s, while its C++ frames and threads are read"
 
 
+_OURS = "hang-dump-"  # how the folders of jobs are called that were not recorded
+
+
 # The exit code of several jobs is that of the worst.
 _URGENCY = (0, 1, 5, 3)
 
@@ -193,9 +197,12 @@ def _examined(
     return [(diagnose(recording, plugins.checks, plugins.remedies, ignored), recording) for recording in recordings]
 
 
-def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording, *, latest: bool) -> None:
-    """Write the stacks and what was said of them where reports are read from: the processes will be gone by then. Of a job whose
-    ranks have not started there is nothing to keep."""
+def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording, *, latest: bool) -> Path | None:
+    """Write the stacks and what was said of them where reports are read from: the processes will be gone by then. The folder;
+    None where nothing is kept, as of a job whose ranks have not started.
+
+    `latest`: commands without a path are about this job from now on, unless a run that they are about is still recorded here.
+    """
     from distdoctor.cli import deliver
     from distdoctor.diagnosis.said_live import SaidLive
     from distdoctor.errors import DoctorError
@@ -213,13 +220,35 @@ def _keep(job: LookedAt, diagnosis: Diagnosis, recording: Recording, *, latest: 
     try:
         folder = job.run_folder
         if folder is None and not (recording.stacks and recording.stacks.ranks):
-            return
+            return None
         if folder is None:
-            folder = make_shared_folder(f"hang-dump-{job.number}", latest=latest)
+            folder = make_shared_folder(f"{_OURS}{job.number}", latest=latest and not _is_recording())
             _describe(folder, job, about)
         write_whole(folder / seen.name, seen.to_json())
     except (OSError, DoctorError) as trouble:
         deliver.notice(f"what was seen is not kept: {trouble}")
+        return None
+    return folder
+
+
+def _is_recording() -> bool:
+    """Whether the latest run of this working directory is one that still goes on: `watch` and `show` are about that."""
+    from distdoctor.errors import DoctorError
+    from distdoctor.launch.post_mortem import find_run, with_end
+    from distdoctor.recording.open import open_run
+
+    try:
+        folder = find_run(None)
+        return not folder.name.startswith(_OURS) and with_end(open_run(folder)).job.running
+    except (OSError, DoctorError):
+        return False
+
+
+def _as_path(folder: Path) -> str:
+    """By its name where that is enough: in the runs of this working directory."""
+    from distdoctor.recording.open import RUNS
+
+    return folder.name if folder.parent == Path.cwd() / RUNS else os.path.relpath(folder)
 
 
 def _describe(folder: Path, job: LookedAt, about: Job) -> None:

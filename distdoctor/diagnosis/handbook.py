@@ -16,3 +16,11 @@ def page_of(module: str) -> str:
         except (OSError, TypeError):  # no source was installed
             return ""
     return inspect.cleandoc(loaded.__doc__ or "")
+
+
+def file_of(code: str) -> str:
+    """The file whose docstring is the page of that code, "" where none of the modules that are loaded has it."""
+    for module in list(sys.modules.values()):
+        if (vars(module).get("__doc__") or "").lstrip().startswith(f"{code} "):
+            return str(vars(module).get("__file__") or "")
+    return ""

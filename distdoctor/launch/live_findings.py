@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import CERTAIN, Finding, Stalls
 from distdoctor.launch.job_state import JobState
 from distdoctor.launch.run_options import RunOptions
+
+_SECONDS = re.compile(r" for \d[\d.,]* s\b")
 
 
 class LiveFindings:
@@ -28,7 +31,8 @@ class LiveFindings:
 
     def still(self, finding: Finding, seconds: float) -> None:
         if self._options.on_hang != "wait" and not self._state.aborting:
-            self._options.notice(f"{_named(finding)}: still so after {seconds:.0f} s; {finding.title}")
+            title = _SECONDS.sub("", finding.title, count=1)  # of the last look at the stacks, which is older
+            self._options.notice(f"{_named(finding)}: still so after {seconds:.0f} s; {title}")
 
     def withdrawn(self, finding: Finding, seconds: float) -> None:
         self._keep()

@@ -34,8 +34,10 @@ SHARE_OF_A_CORE = 0.01
 # A launcher that sees a rank fail ends the others itself: torch's gives them 30 s to go. Only after that it is a hang.
 LAUNCHERS_PATIENCE_SECONDS = 35.0
 # When nothing moved for so long and no check knows why from the traces, the stacks are looked at: then, and ever more rarely.
-# The third time is when a rank at work has kept the others waiting for long (`LONG_SECONDS` of diagnosis/hang/live/stall).
-CLOSER_AFTER_SECONDS = (10.0, 15.0, 25.0, 45.0, 85.0)
+# The second time what has stood still since then exceeds the patience of ten seconds. The third time is when a rank at work has
+# kept the others waiting for long (`LONG_SECONDS` of diagnosis/hang/live/stall).
+CLOSER_AFTER_SECONDS = (10.0, 13.0, 25.0, 45.0, 85.0)
+LOOKS_FOR_A_REASON = 2  # before it is told that ranks wait, and not why
 CLOSER_EVERY_SECONDS = 60.0  # from then on
 _LAST = (UncaughtException, Exiting)
 
@@ -99,7 +101,8 @@ class Watcher:
         self._told: dict[_Key, Finding] = {}
         self._heard: set[_Key] = set()
         self._at_rest_since = math.inf
-        self._closer_looks = 0  # since the ranks came to rest
+        self._closer_looks = 0  # that were due since the ranks came to rest
+        self._looked_closer = 0  # how often that was done
         self._seen_at_rest: Recording | None = None  # by the last of them
         self._sources: Mapping[str, str] = {}
         self._recorded: set[int] = set()
@@ -236,12 +239,17 @@ class Watcher:
         failing = bool(self._leaving) or any(end.exit_code or end.signal for end in diagnosis.job.ends.values())
         for finding in diagnosis.findings:
             key = _key(finding)
-            if self.standing.explains(finding):
+            if self.standing.explains(finding) or self._is_premature(finding):
                 continue
             if key not in self._told and (not failing or key in self._heard):
                 self._told[key] = finding
                 self._tell(finding, diagnosis)
             self._heard.add(key)
+
+    def _is_premature(self, finding: Finding) -> bool:
+        """Whether it says that ranks at rest wait, while looks that may show why are still to come."""
+        waits = bool(finding.stalls) and finding.code in self._symptoms and bool(self._looks_at_rest)
+        return waits and self._closer is not None and self._looked_closer < LOOKS_FOR_A_REASON
 
     def _run(self) -> None:
         while not self._over.wait(self._interval):
@@ -261,7 +269,7 @@ class Watcher:
         if self._looks_at_rest:
             self._hosts.moving()
         self._looks_at_rest, self._at_rest_since = 0, math.inf
-        self._closer_looks, self._seen_at_rest = 0, None
+        self._closer_looks, self._looked_closer, self._seen_at_rest = 0, 0, None
         if time.monotonic() >= self._not_before:
             self._timed_look()
 
@@ -302,6 +310,7 @@ class Watcher:
         self._closer_looks += 1
         while closer_after(self._closer_looks) <= rested:  # a look took long: what is past is not made up for
             self._closer_looks += 1
+        self._looked_closer += 1
         return self._closer()
 
     def _took_back(self, moved: Iterable[int]) -> None:

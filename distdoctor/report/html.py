@@ -18,7 +18,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import NOTE, Finding, Prescription
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording
-from distdoctor.report import json_report
+from distdoctor.report import json_report, links
 from distdoctor.report.began import began
 from distdoctor.report.pictures.gallery import pictures
 from distdoctor.report.printable import printable
@@ -63,6 +63,7 @@ def render(diagnosis: Diagnosis) -> str:
         verdict_pictures=mine,
         other_pictures=others,
         findings=[_finding(finding, diagnosis) for finding in diagnosis.findings],
+        handbook=_handbook(diagnosis),
         suppressed=[finding.code for finding in diagnosis.suppressed],
         environments=_environments(diagnosis.recording),
         looked=looked(diagnosis) if diagnosis.could_not_look else f"{len(diagnosis.examined)} checks made",
@@ -163,6 +164,15 @@ def _finding(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
         "fix": _short_fix(finding, cures),
         "evidence": [(name.replace("_", " "), _readable(value)[:2000]) for name, value in finding.evidence.items()],
     }
+
+
+def _handbook(diagnosis: Diagnosis) -> dict[int, tuple[str, str]]:
+    """The page of the handbook and its address, beside the first finding with its code: whoever reads may have no distdoctor."""
+    first: dict[str, int] = {}
+    for number, finding in enumerate(diagnosis.findings):
+        first.setdefault(finding.code, number)
+    pages = {code: check.handbook for code in first if (check := diagnosis.checks.get(code)) is not None}
+    return {first[code]: (page, links.page_of(code)) for code, page in pages.items() if page}
 
 
 def _cure(cure: Prescription, diagnosis: Diagnosis) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import NOTE, Finding
+from distdoctor.report import links
 from distdoctor.report.printable import one_line
 from distdoctor.report.printable import shown as visible
 from distdoctor.report.text import block_of, shown
@@ -39,8 +40,9 @@ def _row(finding: Finding, base: str) -> str:
     ranks = finding.ranks_named if finding.ranks else ""
     place = shown(finding.place, base) if finding.place else ""
     severity = (finding.severity or NOTE).word
-    cells = (f"{finding.code} {finding.slug}", severity, ranks, place, f"{finding.title} ({finding.sureness})")
-    return f"| {' | '.join(map(_plain, cells))} |"
+    cells = (severity, ranks, place, f"{finding.title} ({finding.sureness})")
+    code, page = _plain(f"{finding.code} {finding.slug}"), links.page_of(finding.code)
+    return f"| {' | '.join((f'[{code}]({page})' if page else code, *map(_plain, cells)))} |"
 
 
 def _plain(words: str) -> str:

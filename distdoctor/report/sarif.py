@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.finding import ERROR, NOTE, WARNING, Finding
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Job, SourceLine
+from distdoctor.report import links
 from distdoctor.report.text import block_of
 from distdoctor.report.verdict import gap, verdict
 
@@ -32,6 +34,7 @@ def render(diagnosis: Diagnosis, *, base: str = "") -> str:
             "driver": {
                 "name": "distdoctor",
                 "version": importlib.metadata.version("distdoctor"),
+                **({"informationUri": links.home()} if links.home() else {}),
                 "rules": [_rule(finding, diagnosis) for _, finding in sorted(rules.items())],
             }
         },
@@ -66,6 +69,7 @@ def _rule(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
         "shortDescription": {"text": _sentence(short)},
         "fullDescription": {"text": _sentence(short)},
         "help": {"text": page, "markdown": f"```text\n{page}\n```"},
+        **({"helpUri": links.page_of(finding.code)} if links.page_of(finding.code) else {}),
         "defaultConfiguration": {"level": LEVELS.get(finding.severity or NOTE, "note")},
     }
 
@@ -78,26 +82,27 @@ def _sentence(words: str) -> str:
 def _result(finding: Finding, diagnosis: Diagnosis, base: str) -> dict[str, Any]:
     sources = diagnosis.recording.sources if diagnosis.recording is not None else {}
     place = finding.place or _script(diagnosis.job)
-    roles: dict[SourceLine, list[str]] = {replace(place, function=""): []} if place else {}
+    roles: dict[SourceLine, list[str]] = {replace(place, function=""): []}
     for other in finding.places:  # code scanning wants each line once
         if other.site:
             words = f"{named(other.ranks)}: {other.role}" if other.ranks else other.role
             roles.setdefault(replace(other.site, function=""), []).append(words)
     where = [_location(site, base, sources, "; ".join(dict.fromkeys(told))) for site, told in roles.items()]
-    here = int(bool(place))
     return {
         "ruleId": finding.code,
         "level": LEVELS.get(finding.severity or NOTE, "note"),
         "message": {"text": "\n".join(block_of(finding, diagnosis))},
-        "locations": where[:here],
-        "relatedLocations": where[here:],
+        "locations": where[:1],
+        "relatedLocations": where[1:],
         "properties": {"ranks": list(finding.ranks), "confidence": str(finding.confidence)},
     }
 
 
 def _script(job: Job) -> SourceLine:
-    """What the job runs, for findings that have no line of their own: GitHub shows no result without a place."""
-    return SourceLine(next((word for word in job.argv if word.endswith(".py")), ""), 1)
+    """What the job runs, for findings that have no line of their own: GitHub refuses a report in which a result has no place."""
+    module = next((name for flag, name in itertools.pairwise(job.argv) if flag in ("-m", "--module")), "")
+    script = next((word for word in job.argv if word.endswith(".py")), "")
+    return SourceLine(script or (f"{module.replace('.', '/')}.py" if module else next(iter(job.argv), "job")), 1)
 
 
 def _uri(path: str) -> str:

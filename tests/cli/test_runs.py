@@ -17,6 +17,8 @@ from seeds import copy_of, run_folder
 from distdoctor.cli.hang_dump import _keep
 from distdoctor.cli.looked_at import LookedAt
 from distdoctor.diagnosis.diagnosis import Diagnosis
+from distdoctor.recording.recording import Job
+from distdoctor.recording.trace.run_folder import JOB_FILE, job_to_json
 from distdoctor.testing.stacks import in_collective, looked_at
 
 Say = Callable[..., Any]
@@ -160,6 +162,27 @@ def test_a_job_that_hang_dump_looked_at_does_not_run_for_ever(say: Say) -> None:
     assert "still runs" in before.out
     assert "its end was not seen" in say("runs").out
     assert ", running" not in say("show").out
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_run_that_goes_on_stays_the_latest_when_another_job_is_looked_at(
+    say: Say, tmp_path: Path, running: bool
+) -> None:
+    runs = tmp_path / ".distdoctor" / "runs"
+    (runs / "20260101T000000-train").mkdir(parents=True)
+    (runs / "20260101T000000-train" / JOB_FILE).write_text(job_to_json(Job(("run", "train.py"), running=running)))
+    (runs / "latest").symlink_to("20260101T000000-train")
+    with subprocess.Popen([sys.executable, "-u", "-c", WAITS], stdout=subprocess.PIPE, env=AS_RANK) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        # Twice: what the first look has kept is no run that is recorded.
+        looks = [say("hang-dump", "--pid", process.pid) for _ in range(2)]
+        process.kill()
+
+    kept = f"hang-dump-{os.getpid()}"  # by the launcher
+    assert [look.err for look in looks] == [f"distdoctor: what was seen is kept: distdoctor report {kept}\n"] * 2
+    assert (runs / "latest").resolve().name == ("20260101T000000-train" if running else kept)
+    assert say("report", kept).code == 0
 
 
 def test_of_several_jobs_that_were_looked_at_the_worst_is_the_latest(

@@ -13,6 +13,9 @@ from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Finding, Stalls
 from distdoctor.launch import watch
+from distdoctor.launch.job_state import JobState
+from distdoctor.launch.live_findings import LiveFindings
+from distdoctor.launch.run_options import RunOptions
 from distdoctor.launch.standing import StandingFindings
 from distdoctor.launch.watch import OtherHostsSeen, Watcher
 from distdoctor.probe.writer import TraceWriter
@@ -157,6 +160,32 @@ def read_as_standing(monkeypatch: pytest.MonkeyPatch) -> Recording:
     return here
 
 
+@pytest.mark.parametrize("still", [9.0, 2.0])
+def test_why_ranks_wait_is_looked_for_twice_before_it_is_told_that_they_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still: float
+) -> None:
+    """A process that ran 9 s ago is not called stuck yet, and is with the next look; of one that ran lately nobody knows why."""
+    here = read_as_standing(monkeypatch)
+    looks: list[float] = []
+
+    def closer() -> Recording:
+        looks.append(still + 3.0 * len(looks) * (still > 5))
+        return looked_at(in_collective(0, still=looks[-1]), rank(1, frame("train.py:57 save"), still=looks[-1]))
+
+    told: list[str] = []
+    watcher = Watcher(
+        tmp_path, lambda: here.job, HANGS, PLUGINS.remedies, tell=lambda finding, diagnosis: told.append(finding.code),
+        hung=lambda diagnosis, proven: None, closer=closer,
+    )  # fmt: skip
+    watcher._resting()
+    assert told == []
+    for _ in range(3):
+        time.sleep(0.02)
+        watcher._resting()
+
+    assert told == (["DD116"] if still > 5 else ["DD123"])
+
+
 def test_a_hang_that_is_left_alone_is_told_in_the_end_as_it_was_last_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +272,16 @@ def test_looks_at_a_job_that_moves_wait_for_what_the_last_one_cost(tmp_path: Pat
     watcher.stop()
 
     assert len(looks) == 1
+
+
+def test_that_it_is_still_so_is_said_with_one_number_of_seconds(tmp_path: Path) -> None:
+    said: list[str] = []
+    options = RunOptions(tmp_path, notice=said.append)
+    stuck = replace(finding(Stalls.MAYBE, 0), title="has been at `time.sleep(3600)` for 27 s, and never moved")
+
+    LiveFindings(options, JobState(), lambda: None, lambda: None).still(stuck, 43.2)
+
+    assert said == ["DD199 rank 0: still so after 43 s; has been at `time.sleep(3600)`, and never moved"]
 
 
 def test_what_is_told_is_kept_at_once_in_case_the_launcher_is_killed(

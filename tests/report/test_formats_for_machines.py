@@ -85,6 +85,25 @@ def test_sarif_points_at_the_line_and_keeps_the_suppressed_as_suppressed() -> No
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["DD101", "DD302", "DD900"]
 
 
+@pytest.mark.parametrize(
+    ("argv", "uri"),
+    [
+        (("run", "--nproc", "2", "-m", "mylab.train", "--lr", "1"), "mylab/train.py"),
+        (("torchrun", "my train.py"), "my%20train.py"),
+        (("distdoctor", "--strategy", "ddp"), "distdoctor"),
+        ((), "job"),
+    ],
+)
+def test_in_sarif_every_result_has_a_place(argv: tuple[str, ...], uri: str) -> None:
+    """GitHub refuses the whole report otherwise (GH1015 of Microsoft's multitool)."""
+    finding = replace(FINDING, place=SourceLine(), places=())
+    diagnosis = replace(DIAGNOSIS, job=replace(DIAGNOSIS.job, argv=argv), findings=(finding,), suppressed=())
+
+    (result,) = json.loads(sarif.render(diagnosis))["runs"][0]["results"]
+
+    assert [one["physicalLocation"]["artifactLocation"] for one in result["locations"]] == [{"uri": uri}]
+
+
 def test_junit_has_a_case_per_check_failed_passed_or_skipped() -> None:
     suite = ElementTree.fromstring(junit.render(DIAGNOSIS))
 

@@ -127,6 +127,13 @@ def test_memory_is_drawn_without_the_libraries_and_with_what_remedies_would_take
     )
 
 
+def test_what_does_not_grow_at_all_has_an_axis_that_people_read() -> None:
+    (picture, *_), _ = pictures(sick("DD401"))
+
+    assert picture.name == "memory"
+    assert str(picture.svg).count(">0 bytes<") == 1
+
+
 def test_all_sides_of_different_calls_have_not_come_back() -> None:
     """DistributedDataParallel's all_reduce is asynchronous: it has returned to its caller, and is not over."""
     script = recording(ranks=3)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.diagnosis.facts.collectives import Collectives, Track
+from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_of_one
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import CHAIN_MARK, GOLDEN, POINT_TO_POINT, Span, chain_of, digest_of
 
@@ -49,6 +50,10 @@ class Parted:
         if other is None:
             return cls(one.site, SourceLine(), (callers_of(facts, one), ()))
         mine, theirs = (one.site, *callers_of(facts, one)), (other.site, *callers_of(facts, other))
+        outermost = _parted_in_one_body(mine, theirs)
+        if outermost is not None and _by_condition(facts.recording.sources, mine[outermost[0]], theirs[outermost[1]]):
+            here, there = outermost
+            return cls(mine[here], theirs[there], (mine[here + 1 :], theirs[there + 1 :]))
         same = 0
         while same < min(len(mine), len(theirs)) and mine[same] == theirs[same]:
             same += 1
@@ -63,6 +68,24 @@ class Parted:
         bodies = {(site.path, site.function) for site in mine} & {(site.path, site.function) for site in theirs}
         found = (*_within(mine, bodies), *_within(theirs, bodies))
         return tuple(site for site in found if site not in (self.one, self.other) and site.function != "<module>")
+
+
+def _parted_in_one_body(mine: Sequence[SourceLine], theirs: Sequence[SourceLine]) -> tuple[int, int] | None:
+    """Where two chains leave one body by different lines, the outermost such place: what sends the ranks apart further in, as a
+    flag that they are called with does, only follows from that. None where the bodies are not the same up to there."""
+    for outwards in range(1, min(len(mine), len(theirs)) + 1):
+        one, other = mine[-outwards], theirs[-outwards]
+        if (one.path, one.function) != (other.path, other.function):
+            return None
+        if one.line != other.line:
+            return len(mine) - outwards, len(theirs) - outwards
+    return None
+
+
+def _by_condition(sources: Mapping[str, str], one: SourceLine, other: SourceLine) -> bool:
+    """Whether one of two lines stands inside a condition that the other is not in."""
+    guards = (*guards_of_one(sources, one, other), *guards_of_one(sources, other, one))
+    return any(guard.how == ENCLOSES for guard in guards)
 
 
 def _within(chain: tuple[SourceLine, ...], bodies: set[tuple[str, str]]) -> tuple[SourceLine, ...]:

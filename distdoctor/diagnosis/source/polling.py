@@ -6,10 +6,11 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, lineno, source_file
+from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, last_word, lineno, source_file
 from distdoctor.recording.recording import SourceLine
 
 LONGEST_TEXT = 80
+_TRAINING = ("backward", "manual_backward", "zero_grad")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ def polled_at(sources: Mapping[str, str], site: SourceLine) -> Polled | None:
         return None
     inside = [node for node in file.nodes(ast.stmt, ast.ExceptHandler) if _holds(node, site.line)]
     loop = next((node for node in inside[::-1] if isinstance(node, ast.While | FunctionNode)), None)
-    if not isinstance(loop, ast.While):
+    if not isinstance(loop, ast.While) or _trains(loop):
         return None
     if not isinstance(loop.test, ast.Constant):
         text = _text(loop.test)
@@ -54,6 +55,11 @@ def _tried(file: SourceFile, handler: ast.ExceptHandler) -> Polled | None:
     )
     kind = ast.unparse(handler.type) if handler.type is not None else "an exception"
     return Polled(lineno(inner), _text(inner), f"`{_text(inner)}` raises {kind} no more")
+
+
+def _trains(loop: ast.While) -> bool:
+    """Whether a turn is a step of training: a sleep in it is a pause, and what ends the loop is not waited for."""
+    return any(isinstance(node, ast.Call) and last_word(node.func) in _TRAINING for node in ast.walk(loop))
 
 
 def _leaves(body: list[ast.stmt]) -> bool:

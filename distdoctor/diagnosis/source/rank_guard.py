@@ -16,6 +16,7 @@ from distdoctor.diagnosis.source.rank_words import (
     lets_one_in,
     names_global_rank,
     names_main,
+    names_process,
     names_some_rank,
 )
 from distdoctor.diagnosis.source.source_file import FunctionNode, SourceFile, dotted, last_word, source_file
@@ -170,13 +171,32 @@ def is_about_rank(expression: ast.AST, rank_names: frozenset[str] = frozenset())
 
 def rank_word(expression: ast.AST, rank_names: frozenset[str] = frozenset()) -> str:
     """The name in an expression that is taken for the rank, "" when there is none."""
-    for node in ast.walk(expression):
+    for node in _what_may_differ(expression):
         word = last_word(node)
         if word and (names_some_rank(word) or names_main(word) or word in rank_names):
             return word
         if isinstance(node, ast.Constant) and node.value in RANK_VARIABLES:
             return str(node.value)
     return ""
+
+
+def _what_may_differ(expression: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of an expression but for questions that all ranks answer alike."""
+    if isinstance(expression, ast.Compare) and _asks_for_ranks(expression):
+        return
+    yield expression
+    for child in ast.iter_child_nodes(expression):
+        yield from _what_may_differ(child)
+
+
+def _asks_for_ranks(node: ast.Compare) -> bool:
+    """Whether it is asked whether there are ranks at all: `rank != -1`, `local_rank is None`, `"RANK" in os.environ`."""
+    operator, other = node.ops[0], node.comparators[0]
+    if isinstance(operator, ast.In | ast.NotIn):
+        return _is_variable(node.left)
+    negative = isinstance(other, ast.UnaryOp) and isinstance(other.op, ast.USub)
+    value = other.value if isinstance(other, ast.Constant) else ""
+    return negative or value is None or (isinstance(operator, ast.Lt | ast.GtE) and value == 0)
 
 
 def statement_at(sources: Mapping[str, str], site: SourceLine) -> str:
@@ -208,12 +228,33 @@ def _leaves_before(block: ast.AST, inner: ast.AST, rank_names: frozenset[str]) -
 
 @lru_cache(maxsize=64)
 def _names_made_from_rank(file: SourceFile) -> frozenset[str]:
-    """Variables that are assigned from a comparison with the rank (`leader = dist.get_rank() == 0`)."""
+    """Variables and attributes that are assigned the rank, or a comparison with it (`leader = dist.get_rank() == 0`,
+    `self.gpu_id = int(os.environ["LOCAL_RANK"])`)."""
     names: set[str] = set()
     for node in file.nodes(ast.Assign):
-        if isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp) and is_about_rank(node.value):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        compares = isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp) and is_about_rank(node.value)
+        if compares or _is_rank(node.value):
+            names |= {last_word(one) for one in node.targets if isinstance(one, ast.Name | ast.Attribute)}
     return frozenset(names)
+
+
+def _is_rank(node: ast.expr) -> bool:
+    """Whether an expression is the number of the process itself: what a launcher sets, `get_rank()`, or that modulo something."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return _is_rank(node.left)
+    if isinstance(node, ast.Subscript):
+        return last_word(node.value) == "environ" and _is_variable(node.slice)
+    if not isinstance(node, ast.Call):
+        return False
+    if last_word(node.func) == "int" and len(node.args) == 1:
+        return _is_rank(node.args[0])
+    if node.args:
+        return last_word(node.func) in ("get", "getenv") and _is_variable(node.args[0])
+    return names_process(last_word(node.func))
+
+
+def _is_variable(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in RANK_VARIABLES
 
 
 def _value(node: ast.expr, rank: int) -> int | bool | None:

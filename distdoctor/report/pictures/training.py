@@ -418,7 +418,7 @@ def _axes(
 ) -> tuple[Sheet, Callable[[float], float], Callable[[float], float]]:
     """A sheet with axes: steps from left to right, values upwards; and how a step and a value become pixels."""
     first, last = (steps[0], steps[-1]) if steps else (0.0, 1.0)
-    span, range_ = max(last - first, 1.0), max(most - least, 1e-12)
+    span, range_ = max(last - first, 1.0), most - least if most - least > 1e-12 else unit
     sheet = Sheet(LEFT + WIDE + 110, HIGH + 46, label)
 
     def across(step: float) -> float:

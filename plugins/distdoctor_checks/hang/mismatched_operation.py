@@ -106,6 +106,8 @@ def _warned(clue: Clue) -> Finding:
 def _takes_a_branch(incident: Incident) -> bool:
     """Whether the odd call stands in one branch of a condition whose other branch does something else."""
     guard = incident.guard if incident.guarded is not None and incident.guarded is incident.odd else None
+    if incident.odd is None or incident.usual is None or incident.odd.op is incident.usual.op:
+        return False
     return guard is not None and guard.instead and not guard.on_rank and incident.how != SKIPPED
 
 

@@ -116,6 +116,12 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 def cure(verdict: Verdict, incident: Incident, guarded: Call) -> Prescription:
     assert incident.guard is not None
     words = f"move the {guarded.op.word} at {at(guarded.site)} out of `{test_of(incident.guard)}` (line {incident.guard.line})"
+    if incident.guard_at.function not in (
+        "<module>",
+        guarded.site.function,
+    ):  # it stands around a call that leads there
+        words = f"let every rank come to the {guarded.op.word} at {at(guarded.site)}: move what leads there, or the "
+        words += f"{guarded.op.word} itself, out of `{test_of(incident.guard)}` ({at(incident.guard_at)})"
     if guarded.op in _LISTS:
         words += f", with {_LISTS[guarded.op]}=None on all other ranks"
     return Prescription("call-on-every-rank", change=words, edits=_edits(verdict, incident, guarded))

@@ -55,6 +55,12 @@ def test_the_condition_of_the_loop_is_named(source: str, line: int, asked: int, 
     assert (polled.line, polled.until) == (asked, until)
 
 
+def test_a_pause_in_a_loop_that_trains_waits_for_nothing() -> None:
+    trains = BREAKS.replace("time.sleep(1)", "loss(batch).backward()\n        time.sleep(3600)")
+
+    assert polled_at({"train.py": dedent(trains)}, SourceLine("train.py", 5, "<module>")) is None
+
+
 @pytest.mark.parametrize("line", [5, 7])
 def test_a_sleep_in_no_such_loop_waits_for_nothing(line: int) -> None:
     assert polled_at({"train.py": dedent(PLAIN)}, SourceLine("train.py", line, "f")) is None

@@ -59,6 +59,45 @@ def test_a_variable_made_from_the_rank_counts_as_the_rank() -> None:
     assert found(12)[0] == (11, ENCLOSES, False, True)
 
 
+@pytest.mark.parametrize(
+    ("made", "on_rank"),
+    [
+        ('self.gpu_id = int(os.environ["LOCAL_RANK"])', True),
+        ('self.gpu_id = int(os.environ.get("LOCAL_RANK", 0))', True),
+        ('self.gpu_id = int(os.getenv("RANK"))', True),
+        ("self.gpu_id = dist.get_rank() % torch.cuda.device_count()", True),
+        ("self.gpu_id = model(rank)", False),
+        ('self.gpu_id = os.environ["WORLD_SIZE"]', False),
+        ("self.gpu_id = table.get(4)", False),
+    ],
+)
+def test_an_attribute_that_holds_the_rank_counts_as_the_rank(made: str, on_rank: bool) -> None:
+    """As the tutorials of torch call it."""
+    source = f"class Trainer:\n  def __init__(self):\n    {made}\n  def save(self):\n    if self.gpu_id == 0:\n      barrier()\n"
+
+    assert [(guard.line, guard.on_rank) for guard in guards(source, 6)] == [(5, on_rank)]
+
+
+@pytest.mark.parametrize(
+    ("test", "on_rank"),
+    [
+        ("ddp", False),
+        ("args.local_rank != -1", False),
+        ("rank is not None", False),
+        ('"RANK" in os.environ', False),
+        ("rank >= 0", False),
+        ("rank > 0", True),
+        ("args.local_rank in [-1, 0]", True),
+        ("ddp and ddp_rank == 0", True),
+        ("main", True),
+    ],
+)
+def test_whether_there_are_ranks_at_all_is_no_question_of_the_rank(test: str, on_rank: bool) -> None:
+    made = "ddp = int(os.environ.get('RANK', -1)) != -1\nmain = ddp_rank == 0\n"
+
+    assert [guard.on_rank for guard in guards(f"{made}if {test}:\n  barrier()\n", 4)] == [on_rank]
+
+
 def test_the_else_branch_is_reached_when_the_condition_is_false() -> None:
     guard = guards(SOURCE, 14)[0]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.diagnosis.hang.alignment import REDUCTION, CallDivergence, Variant
+from distdoctor.diagnosis.hang.call_chains import Parted
 from distdoctor.diagnosis.hang.decision import JOIN
 from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines_part, where_order_parts
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
@@ -117,8 +118,11 @@ def _explained(known: HangFacts, incident: Incident) -> Incident:
     )
     if incident.replaces:
         return incident
-    guard = find_guard(known.sources, odd, usual, incident.ranks, _others(known, incident))
-    return incident if guard is None else put_under(incident, *guard)
+    parted = Parted.of(known.facts, odd, usual)
+    guard = find_guard(known.sources, odd, usual, incident.ranks, _others(known, incident), parted)
+    if guard is None:
+        return incident
+    return put_under(incident, *guard, path=(parted.one if guard[1] is odd else parted.other).path)
 
 
 def _as_ever(known: HangFacts, call: Call) -> bool:

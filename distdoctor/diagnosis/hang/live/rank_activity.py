@@ -154,7 +154,8 @@ def _user(standing: RankActivity) -> str:
     inner = standing.inner
     if inner is not None and not inner.is_users:
         what += f", in {inner.function} of {'/'.join(inner.path.split('/')[-2:])}"
-    if process is not None and process.keeps_gil:
+    calls = "(" in line or not line  # a loop on one line that calls nothing lets the GIL go when asked
+    if process is not None and process.keeps_gil and calls:
         what += KEEPS_GIL
     return what
 

@@ -1,0 +1,63 @@
+"""Ranks part by a flag that they are called with: told is who calls with it, not the condition that only asks for it."""
+
+from __future__ import annotations
+
+import pytest
+from sick import PLUGINS
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import Finding
+from distdoctor.testing import recording
+
+PATH = "/job/train.py"
+SOURCE = """\
+class Trainer:
+    def __init__(self):
+        self.gpu_id = int(os.environ["LOCAL_RANK"])
+
+    def run_batch(self, batch, train):
+        loss = self.model(batch)
+        if train:
+            loss.backward()
+        if not train:
+            dist.all_reduce(loss)
+        return loss
+
+    def run_epoch(self, loader, train=True):
+        for batch in loader:
+            self.run_batch(batch, train)
+
+    def train(self):
+        for epoch in range(9):
+            self.run_epoch(self.train_loader)
+            if self.test_loader and self.gpu_id == 0:
+                self.run_epoch(self.test_loader, train=False)
+"""
+STEP = (PATH, (15, 15, 12, 40), "run_epoch")
+
+
+def told(*, chained: bool) -> Finding:
+    script = recording(ranks=2).source("train.py", SOURCE)
+    train = {"chain": [(PATH, (8, 8, 12, 27), "run_batch"), STEP, (PATH, (19, 19, 12, 45), "train")]}
+    evaluate = {"chain": [(PATH, (10, 10, 12, 33), "run_batch"), STEP, (PATH, (21, 21, 16, 60), "train")]}
+    for _ in range(4):
+        script.collective("all_reduce", [64], site="train.py:8 run_batch", **(train if chained else {})).step()
+    script.collective("all_reduce", [1], site="train.py:10 run_batch", only=0, **(evaluate if chained else {}))
+    script.collective("all_reduce", [64], site="train.py:8 run_batch", **(train if chained else {}))
+    return examine(script.live(), PLUGINS.checks.values()).findings[0]
+
+
+def test_an_evaluation_on_one_rank_is_told_with_the_condition_around_its_call() -> None:
+    finding = told(chained=True)
+
+    assert (finding.code, finding.ranks, finding.place.line, finding.place.function) == ("DD112", (0,), 20, "train")
+    assert finding.title.startswith("all_reduce #5 is called only under `if self.test_loader and self.gpu_id == 0:`")
+    assert finding.prescriptions[0].change == (
+        "let every rank come to the all_reduce at train.py:10: move what leads there, or the all_reduce itself, out of "
+        "`if self.test_loader and self.gpu_id == 0:` (train.py:20)"
+    )
+
+
+@pytest.mark.parametrize("chained", [True, False])
+def test_two_calls_of_the_same_operation_are_no_mismatched_operations(chained: bool) -> None:
+    assert told(chained=chained).code != "DD102"
