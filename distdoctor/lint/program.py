@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from distdoctor.diagnosis.source.source_file import Binding, Scope, SourceFile, argument, dotted
+from distdoctor.lint.classes import Classes, OwnClass
 
 MOST_STEPS = 6  # through assignments, parameters and returns; real code is found within three
 
@@ -68,6 +69,10 @@ class ParsedFiles:
     _kept: dict[tuple[int, str, int], tuple[Made, ...]] = field(default_factory=dict)  # (scope, name, steps left)
     _leading: dict[Callable[..., object], set[Scope]] = field(default_factory=dict)
 
+    @cached_property
+    def classes(self) -> Classes:
+        return Classes(self)
+
     @property
     def scopes(self) -> Iterator[Scope]:
         for file in self.files:
@@ -109,93 +114,89 @@ class ParsedFiles:
     def imported_by(self, file: SourceFile) -> list[SourceFile]:
         """The files of this program that a file imports from."""
         names = [name for full in file.imports.values() for name in (full, full.rpartition(".")[0]) if name.strip(".")]
+        names += file.starred
         return [other for name in dict.fromkeys(names) if (other := self.module_named(name, file)) is not None]
 
     def target(self, call: ast.Call, scope: Scope) -> Scope | None:
         """The function that a call reaches, None when it is none of ours."""
         if call not in self._targets:
+            self._targets[call] = None  # while it is looked for: `node = node.next()` asks for itself
             self._targets[call] = self.function(call.func, scope)
         return self._targets[call]
+
+    def targets(self, call: ast.Call, scope: Scope) -> list[Scope]:
+        """The functions that a call may reach: of an abstract method, those of the derived classes."""
+        target = self.target(call, scope)
+        return self.classes.in_place_of(target) if target is not None else []
 
     def function(self, node: ast.expr, scope: Scope) -> Scope | None:
         """The function that an expression names, seen from a scope."""
         if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "partial" and node.args:
             return self.function(node.args[0], scope)
         name = dotted(node)
-        first, _, rest = name.partition(".")
+        owner, _, word = name.rpartition(".")
         if not name:
             return None
-        if first in ("self", "cls") and rest:
-            field_name, dot, word = rest.partition(".")
-            found = None if dot else self._method(scope.class_name, rest, scope.file)
-            return found or self._method_of_value(f"self.{field_name}", word or "__call__", scope)
+        if owner in ("self", "cls") and scope.class_name:
+            found = self.classes.method(OwnClass(scope.class_name, scope.file), word)
+            return found or self._method_of_value(name, "__call__", scope)
         here: Scope | None = scope
-        while here is not None and not rest:
-            if first in here.functions:
-                return here.functions[first]
+        while here is not None and not owner:
+            if word in here.functions:
+                return here.functions[word]
             here = here.outer
-        if first in scope.file.imports:
-            return self._imported(self.meaning(node, scope.file), scope.file)
-        return self._method_of_value(first, rest or "__call__", scope) if "." not in rest else None
+        if name.partition(".")[0] in scope.file.imports or (not owner and scope.file.starred):
+            home = self.home(name, scope.file)
+            return home[0].module.functions.get(home[1]) if home is not None else self._method_of_class(name, scope)
+        return self._method_of_value(owner or word, word if owner else "__call__", scope)
 
-    def _imported(self, name: str, asking: SourceFile) -> Scope | None:
+    def home(self, name: str, asking: SourceFile) -> tuple[SourceFile, str] | None:
+        """The file that defines an imported function or class, and what it is called there."""
+        first, _, rest = name.partition(".")
+        if first in asking.imports:
+            return self._home(f"{asking.imports[first]}.{rest}".rstrip("."), asking)
+        found = (self._home(_joined(module, name), asking) for module in asking.starred)
+        return next((one for one in found if one is not None), None)
+
+    def _home(self, name: str, asking: SourceFile, steps: int = 4) -> tuple[SourceFile, str] | None:
         module, _, word = name.rpartition(".")
-        module = module or "." * (len(name) - len(name.lstrip(".")))
-        file = self.module_named(
-            module if not name.startswith(".") or module.strip(".") else "." * name.count("."), asking
-        )
+        if not module.strip("."):
+            module = "." * name.count(".")
+        file = self.module_named(module, asking) if steps else None
         if file is None:
-            owner = self.module_named(module.rpartition(".")[0], asking) if "." in module.strip(".") else None
-            return owner.classes.get(module.rpartition(".")[2], {}).get(word) if owner else None
-        found = file.module.functions.get(word)
-        if found is None and word in file.imports and file is not asking and file.imports[word] != name:
-            return self._imported(file.imports[word], file) if file.path.endswith("__init__.py") else None
-        return found
+            return None
+        if word in file.module.functions or word in file.bases:
+            return file, word
+        if file is asking or not file.path.endswith("__init__.py"):
+            return None
+        further = [file.imports[word]] if word in file.imports else [_joined(one, word) for one in file.starred]
+        found = (self._home(one, file, steps - 1) for one in further if one != name)
+        return next((one for one in found if one is not None), None)
 
-    def _method(self, class_name: str, word: str, file: SourceFile, depth: int = 0) -> Scope | None:
-        found = file.classes.get(class_name, {}).get(word) if class_name else None
-        if found is not None or depth > 3:
-            return found
-        for base in file.bases.get(class_name, ()):
-            name = dotted(base)
-            if name in file.bases:
-                found = self._method(name, word, file, depth + 1)
-            elif name.partition(".")[0] in file.imports:
-                module, _, base_name = self.meaning(base, file).rpartition(".")
-                other = self.module_named(module, file)
-                found = self._method(base_name, word, other, depth + 1) if other and other is not file else None
-            if found is not None:
-                return found
-        return None
+    def _method_of_class(self, name: str, scope: Scope) -> Scope | None:
+        """`Trainer.run` of an imported class."""
+        owner, _, word = name.rpartition(".")
+        home = self.home(owner, scope.file) if owner else None
+        return home[0].classes.get(home[1], {}).get(word) if home is not None else None
 
     def _method_of_value(self, name: str, word: str, scope: Scope) -> Scope | None:
         """`trainer.train` where `trainer = Trainer(...)`, and `save(...)` where `save = Saver(...)`."""
-        if "." in word:
-            return None
-        for binding, where in self.bindings(name, scope)[:4]:
-            if isinstance(binding.value, ast.Call) and binding.item < 0 and not binding.looped:
-                class_name = dotted(binding.value.func)
-                if class_name in where.file.bases:
-                    return self._method(class_name, word, where.file)
-                if class_name.partition(".")[0] in where.file.imports:
-                    module, _, base = self.meaning(binding.value.func, where.file).rpartition(".")
-                    other = self.module_named(module, where.file)
-                    if other is not None and base in other.bases:
-                        return self._method(base, word, other)
-        return None
+        found = (self.classes.method(one, word) for one in self.classes.of_name(name, scope))
+        return next((one for one in found if one is not None), None)
 
     @cached_property
     def _callers(self) -> dict[Scope, list[CallSite]]:
         found = defaultdict(list)
         for scope in self.scopes:
             for call in scope.calls:
-                target = self.target(call, scope)
-                if target is None and _hands_over(call):
-                    target = self.function(call.args[0], scope)
-                if target is None and dotted(call.func) in scope.file.bases:
-                    target = self._method(dotted(call.func), "__init__", scope.file)
-                if target is not None and target is not scope:
-                    found[target].append(CallSite(call, scope))
+                targets = self.targets(call, scope)
+                if not targets and _hands_over(call):
+                    targets = [one for one in [self.function(call.args[0], scope)] if one is not None]
+                if not targets and (made := self.classes.named(call.func, scope.file)) is not None:
+                    targets = [one for one in [self.classes.method(made, "__init__")] if one is not None]
+                for target in targets:
+                    if target is not scope:
+                        found[target].append(CallSite(call, scope))
         return found
 
     def callers(self, scope: Scope) -> list[CallSite]:
@@ -219,9 +220,8 @@ class ParsedFiles:
         for _ in range(steps):
             following: list[tuple[Scope, Iterable[ast.Call]]] = []
             for here, ones in front:
-                for call in ones:
-                    target = self.target(call, here)
-                    if target is not None and target is not scope and target not in found:
+                for target in (one for call in ones for one in self.targets(call, here)):
+                    if target is not scope and target not in found:
                         found.append(target)
                         following.append((target, target.calls))
             front = following
@@ -336,11 +336,10 @@ class ParsedFiles:
             return self._made(call.func.value, scope, steps - 1)
         if self.meaning(call.func, scope.file) == "torch.compile" and call.args:
             return self._made(call.args[0], scope, steps - 1)
-        target = self.target(call, scope)
-        if target is None:
-            return ()
-        values = [one.value for one in target.returns if one.value is not None]
-        return tuple(one for value in values for one in self._made(value, target, steps - 1, item))
+        values = [(one.value, target) for target in self.targets(call, scope) for one in target.returns]
+        return tuple(
+            one for value, target in values if value is not None for one in self._made(value, target, steps - 1, item)
+        )
 
     def kind_of_call(self, call: ast.Call, file: SourceFile) -> str:
         """What a call makes, by the name that it calls: torch's own wrappers, loaders, samplers, optimizers and scalers."""
@@ -398,6 +397,11 @@ def _hands_over(call: ast.Call) -> bool:
         "start_processes",
         "checkpoint_wrapper",
     )
+
+
+def _joined(module: str, name: str) -> str:
+    """`pkg.name`, and `.name` of the module `.`."""
+    return f"{module}{name}" if module.endswith(".") else f"{module}.{name}"
 
 
 def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
