@@ -32,7 +32,7 @@ class Classes:
     """The classes of all files together. Lookups are done once and kept."""
 
     program: ParsedFiles
-    _kept: dict[tuple[int, str], tuple[OwnClass, ...]] = field(default_factory=dict)  # (scope, name)
+    _kept: dict[tuple[int, str, int], tuple[OwnClass, ...]] = field(default_factory=dict)  # (scope, name, steps left)
 
     def named(self, node: ast.expr | None, file: SourceFile) -> OwnClass | None:
         """The class that an expression names: `Trainer`, `engines.Trainer`, `"Trainer"`, `Optional[Trainer]`."""
@@ -52,9 +52,12 @@ class Classes:
         """The method of that name, its own or a base's."""
         return next((one for cls in self._lineage(of) if (one := cls.file.classes.get(cls.name, {}).get(word))), None)
 
-    def of_name(self, name: str, scope: Scope) -> tuple[OwnClass, ...]:
+    def of_name(self, name: str, scope: Scope, steps: int = MOST_STEPS) -> tuple[OwnClass, ...]:
         """The classes that what a name holds may be of: `trainer`, `self.engine`, `runner.engine`."""
-        return self._of_name(name, scope, MOST_STEPS)
+        key = (id(scope), name, steps)  # a name that is bound to itself ends with the steps
+        if key not in self._kept:
+            self._kept[key] = tuple(dict.fromkeys(self._found(name, scope, steps - 1))) if steps > 0 else ()
+        return self._kept[key]
 
     def in_place_of(self, method: Scope) -> list[Scope]:
         """The function itself; of an abstract method those that derived classes have in its place, where there are any."""
@@ -86,20 +89,13 @@ class Classes:
             if cls is not None and cls != of:
                 yield from self._lineage(cls, depth + 1)
 
-    def _of_name(self, name: str, scope: Scope, steps: int) -> tuple[OwnClass, ...]:
-        key = (id(scope), name)
-        if key not in self._kept and steps > 0:
-            self._kept[key] = ()  # a name that is bound to itself
-            self._kept[key] = tuple(dict.fromkeys(self._found(name, scope, steps - 1)))
-        return self._kept.get(key, ())
-
     def _found(self, name: str, scope: Scope, steps: int) -> Iterator[OwnClass]:
         owner, _, word = name.rpartition(".")
         if name in ("self", "cls"):
             if scope.class_name:
                 yield OwnClass(scope.class_name, scope.file)
         elif owner:
-            for of in self._of_name(owner, scope, steps):
+            for of in self.of_name(owner, scope, steps):
                 yield from self._of_field(of, word, steps)
         else:
             for binding, where in self.program.bindings(name, scope)[:MOST_BINDINGS]:
@@ -139,11 +135,11 @@ class Classes:
             if cls is not None:
                 yield cls
                 return
-            target = self.program.target(value, scope) if steps > 0 else None
+            target = self.program.function(value.func, scope, steps) if steps > 0 else None
             for one in target.returns if target is not None else ():
                 yield from self._of_value(one.value, target or scope, steps - 1)
         elif name := dotted(value):
-            yield from self._of_name(name, scope, steps)
+            yield from self.of_name(name, scope, steps)
 
 
 def _is_abstract(method: Scope) -> bool:

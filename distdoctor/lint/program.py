@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from distdoctor.diagnosis.source.source_file import Binding, Scope, SourceFile, argument, dotted
+from distdoctor.lint.classes import MOST_STEPS as CLASS_STEPS
 from distdoctor.lint.classes import Classes, OwnClass
 
-MOST_STEPS = 6  # through assignments, parameters and returns; real code is found within three
+MOST_STEPS = 9  # through assignments, parameters and returns; a library of wrappers needs eight
 
 DDP, FSDP, DP = "ddp", "fsdp", "dp"
 SAMPLER, LOADER, OPTIMIZER, SCALER, ACCELERATOR = "sampler", "loader", "optimizer", "scaler", "accelerator"
@@ -120,7 +121,6 @@ class ParsedFiles:
     def target(self, call: ast.Call, scope: Scope) -> Scope | None:
         """The function that a call reaches, None when it is none of ours."""
         if call not in self._targets:
-            self._targets[call] = None  # while it is looked for: `node = node.next()` asks for itself
             self._targets[call] = self.function(call.func, scope)
         return self._targets[call]
 
@@ -129,17 +129,17 @@ class ParsedFiles:
         target = self.target(call, scope)
         return self.classes.in_place_of(target) if target is not None else []
 
-    def function(self, node: ast.expr, scope: Scope) -> Scope | None:
-        """The function that an expression names, seen from a scope."""
+    def function(self, node: ast.expr, scope: Scope, steps: int = CLASS_STEPS) -> Scope | None:
+        """The function that an expression names, seen from a scope; `steps` to the class of the value whose method it is."""
         if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "partial" and node.args:
-            return self.function(node.args[0], scope)
+            return self.function(node.args[0], scope, steps)
         name = dotted(node)
         owner, _, word = name.rpartition(".")
         if not name:
             return None
         if owner in ("self", "cls") and scope.class_name:
             found = self.classes.method(OwnClass(scope.class_name, scope.file), word)
-            return found or self._method_of_value(name, "__call__", scope)
+            return found or self._method_of_value(name, "__call__", scope, steps)
         here: Scope | None = scope
         while here is not None and not owner:
             if word in here.functions:
@@ -148,7 +148,7 @@ class ParsedFiles:
         if name.partition(".")[0] in scope.file.imports or (not owner and scope.file.starred):
             home = self.home(name, scope.file)
             return home[0].module.functions.get(home[1]) if home is not None else self._method_of_class(name, scope)
-        return self._method_of_value(owner or word, word if owner else "__call__", scope)
+        return self._method_of_value(owner or word, word if owner else "__call__", scope, steps)
 
     def home(self, name: str, asking: SourceFile) -> tuple[SourceFile, str] | None:
         """The file that defines an imported function or class, and what it is called there."""
@@ -179,9 +179,9 @@ class ParsedFiles:
         home = self.home(owner, scope.file) if owner else None
         return home[0].classes.get(home[1], {}).get(word) if home is not None else None
 
-    def _method_of_value(self, name: str, word: str, scope: Scope) -> Scope | None:
+    def _method_of_value(self, name: str, word: str, scope: Scope, steps: int) -> Scope | None:
         """`trainer.train` where `trainer = Trainer(...)`, and `save(...)` where `save = Saver(...)`."""
-        found = (self.classes.method(one, word) for one in self.classes.of_name(name, scope))
+        found = (self.classes.method(one, word) for one in self.classes.of_name(name, scope, steps))
         return next((one for one in found if one is not None), None)
 
     @cached_property
@@ -317,7 +317,25 @@ class ParsedFiles:
                     found += self._made(given, site.scope, steps)
         elif "." in name and not found and name.split(".")[-1] in ("sampler", "batch_sampler"):
             found += self._sampler_of(name.rpartition(".")[0], scope, steps)
+        if not found and name.count(".") == 1 and not name.startswith("self."):
+            found += self._made_by_field(name.partition(".")[2], steps)
         return tuple(found)
+
+    def _made_by_field(self, word: str, steps: int) -> Iterator[Made]:
+        """The loader `data.train_loader` of an object that nobody can trace, where one class alone has a field of that name."""
+        owners = self._owners.get(f"self.{word}", [])
+        for binding, where in owners[0] if len(owners) == 1 else ():
+            if not binding.looped:
+                yield from (one for one in self._made(binding.value, where, steps, binding.item) if one.kind == LOADER)
+
+    @cached_property
+    def _owners(self) -> dict[str, list[list[tuple[Binding, Scope]]]]:
+        """What a field is bound to, by class, of all classes that have one of that name."""
+        found = defaultdict(list)
+        for fields in (one for file in self.files for one in file.fields.values()):
+            for name, bound in fields.items():
+                found[name].append(bound)
+        return found
 
     def _sampler_of(self, loader: str, scope: Scope, steps: int) -> list[Made]:
         """`loader.sampler`: what the DataLoader was given."""

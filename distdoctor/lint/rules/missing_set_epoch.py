@@ -111,7 +111,9 @@ def _shuffling_sampler(iterated: ast.expr, loop: Loop, scope: Scope, program: Pa
             if sampler.kind != SAMPLER:
                 continue
             shuffle = _shuffle(sampler, given, program)
-            if is_constant(shuffle, True) or (_is_setting(shuffle) and _learns(loop, scope, program)):
+            if is_constant(shuffle, True):
+                return sampler
+            if (_is_setting(shuffle) or _by_default(sampler, program)) and _learns(loop, scope, program):
                 return sampler
     return None
 
@@ -130,6 +132,15 @@ def _shuffle(sampler: Made, given: ast.expr | None, program: ParsedFiles) -> ast
         return None
     bound = sampler.scope.bindings.get(shuffle.id, [])
     return bound[0].value if len(bound) == 1 else None
+
+
+def _by_default(sampler: Made, program: ParsedFiles) -> bool:
+    """Whether the function that makes the sampler shuffles where its caller does not say, and some caller does not."""
+    shuffle = argument(sampler.call, 3, "shuffle")
+    if not isinstance(shuffle, ast.Name) or not is_constant(sampler.scope.default_of(shuffle.id), True):
+        return False
+    given = [given_for(site.call, sampler.scope, shuffle.id) for site in program.callers(sampler.scope)]
+    return not given or any(one is None or is_constant(one, True) for one in given)
 
 
 def _is_setting(shuffle: ast.expr | None) -> bool:
