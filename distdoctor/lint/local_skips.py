@@ -9,7 +9,7 @@ from distdoctor.diagnosis.finding import POSSIBLE, WARNING
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, lineno, within
 from distdoctor.lint.collectives import MAKES_GROUP, Issue, calls_in, issues
 from distdoctor.lint.program import ParsedFiles
-from distdoctor.lint.rank_conditions import conditions, on_rank
+from distdoctor.lint.rank_conditions import conditions, holds_on_every_rank, on_rank
 from distdoctor.lint.rule import Sighting
 from distdoctor.lint.training import backwards
 
@@ -26,6 +26,8 @@ def after_exception(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
         for handler in attempt.handlers if behind else ():
             leaving = _leaving(handler)
             if leaving is None or not _is_of_one_rank(handler) or _meets(handler, scope, program):
+                continue
+            if _only_without_ranks(leaving, handler, scope, program):
                 continue
             issue = min(behind, key=lambda one: lineno(one.way[0][0]))
             caught = ast.unparse(handler.type) if handler.type is not None else "an exception"
@@ -92,6 +94,16 @@ def _meets(handler: ast.ExceptHandler, scope: Scope, program: ParsedFiles) -> bo
     calls = calls_in([handler], scope)
     ends = any(last_word(call.func) in ("exit", "_exit", "abort", "destroy_process_group") for call in calls)
     return ends or bool(issues(scope, program, calls))
+
+
+def _only_without_ranks(leaving: ast.stmt, handler: ast.ExceptHandler, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether every rank of a job raises before it gets there: `if retries > 3 or RANK != -1: raise`."""
+    guards = (
+        one
+        for one in handler.body
+        if isinstance(one, ast.If) and lineno(one) < lineno(leaving) and isinstance(one.body[-1], ast.Raise)
+    )
+    return any(holds_on_every_rank(one.test, scope, program) for one in guards)
 
 
 def _path_asked_for(test: ast.expr) -> str:

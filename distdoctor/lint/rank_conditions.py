@@ -124,6 +124,11 @@ def depends_on_rank(test: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
     return len(known) == 2 or (len(known) == 1 and None in answers) or _equals_rank(test, scope, program)
 
 
+def holds_on_every_rank(test: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether no rank of a job answers no: `RANK != -1`."""
+    return all(_answer(test, rank, scope, program, 0) for rank in RANKS)
+
+
 def only_ranks_of(one: Condition, other: Condition, scope: Scope, program: ParsedFiles) -> bool:
     """Whether `other` holds for no rank for which `one` does not: it brings nobody else along."""
     if one.where == other.where:

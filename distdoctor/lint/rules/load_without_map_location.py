@@ -72,8 +72,10 @@ def _saved_from_cpu(file: SourceFile, program: ParsedFiles) -> bool:
 
 def _restores(call: ast.Call, scope: Scope, program: ParsedFiles, steps: int = _MOST_CALLERS) -> bool:
     """Whether what a call returns goes into load_state_dict of a model or optimizer, here or where a caller gets it from here, on
-    every rank; schedulers and scalers hold numbers."""
+    every rank; schedulers, scalers and parameter groups hold numbers."""
     if on_rank(call, scope, program) is not None or _mapped_elsewhere(call, scope) or _of_this_rank(call, scope):
+        return False
+    if "param_group" in ast.unparse(scope.file.statement(call)):
         return False
     names = _carriers(call, scope)
     if any(_carries(one, call, names) for other in scope.calls for one in other.args if _loads_state(other)):

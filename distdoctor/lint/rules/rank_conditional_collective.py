@@ -72,7 +72,7 @@ def answered(
     if not condition.negated and _leaves_behind(issue.way[0][0], statement.body):
         calls += [call for call in scope.calls if lineno(call) > (statement.end_lineno or 0)]
     return bool(issues(scope, program, calls)) or any(
-        _may_wait(call) or _is_handed_in(call, scope, program) for call in calls
+        _may_wait(call) or _is_handed_in(call, scope, program) or _hands_over(call, scope, program) for call in calls
     )
 
 
@@ -105,6 +105,13 @@ def _is_handed_in(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
         and program.target(call, scope) is None
         and (name in scope.parameters or bool(program.bindings(name, scope)))
     )
+
+
+def _hands_over(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether a function of ours that issues something is given to the call, which may call it: `study.optimize(objective)`."""
+    given = (one for one in (*call.args, *(one.value for one in call.keywords)) if dotted(one))
+    targets = (program.function(one, scope) for one in given)
+    return any(target is not None and bool(issues(target, program)) for target in targets)
 
 
 def _may_wait(call: ast.Call) -> bool:
