@@ -227,6 +227,19 @@ class ParsedFiles:
             front = following
         return found
 
+    def is_generator(self, scope: Scope) -> bool:
+        """A context manager or generator: what it does is spread around its caller's code."""
+        return scope in self._generators
+
+    @cached_property
+    def _generators(self) -> set[Scope]:
+        return {
+            file.scope_of[one]
+            for file in self.files
+            if "yield" in file.text
+            for one in file.nodes(ast.Yield, ast.YieldFrom)
+        }
+
     def bindings(self, name: str, scope: Scope) -> list[tuple[Binding, Scope]]:
         """Everything that a name is bound to, in the nearest scope that binds it; fields over all methods of their class."""
         if name.startswith("self.") and scope.class_name:

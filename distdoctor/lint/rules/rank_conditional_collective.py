@@ -37,6 +37,8 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
         for issue, condition in under:
             if condition.statement in told or _may_exclude_each_other(issue, condition, scope, program):
                 continue
+            if _asked_on_the_way(issue) > MOST_ASKED:
+                continue
             if not answered(issue, condition, under, scope, program):
                 told.add(condition.statement)
                 yield _sighting(issue, condition, scope)
@@ -53,6 +55,21 @@ def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, pr
         return False
     inner = [one for call, where in issue.way for one in conditions(call, where)]
     return any(one.statement is not condition.statement for one in inner)
+
+
+MOST_ASKED = 2  # functions on the way; a collective behind more settings is of a program that is set up otherwise
+
+
+def _asked_on_the_way(issue: Issue) -> int:
+    """How many of the functions on the way go on under a condition that is none on whether there is a job at all."""
+    asked = 0
+    for call, where in issue.way[1:]:
+        tests = (ast.unparse(one.test) for one in conditions(call, where))
+        asked += any(not any(word in test for word in _OF_THE_JOB) for test in tests)
+    return asked
+
+
+_OF_THE_JOB = ("is_initialized", "is_available", "world_size", "distributed")
 
 
 def answered(
