@@ -4,8 +4,8 @@ DD803 clip-before-unscale: gradients are clipped while they are still scaled.
 What it means    GradScaler multiplies the loss, hence the gradients, by up to 65536. A limit of 1.0
                  is then a limit of 1/65536 after unscaling.
 Why it hurts     Steps become tiny and vary with the scale; training slows to a crawl and nothing fails.
-How we know      clip_grad_norm_ is called between scaler.scale(loss).backward() and scaler.step() without scaler.unscale_(), in
-                 one function, or in several that one calls in this order.
+How we know      clip_grad_norm_, or a function that was handed in to clip, is called between scaler.scale(loss).backward() and
+                 scaler.step() without scaler.unscale_(), in one function, or in several that one calls in this order.
 What to do       Call scaler.unscale_(optimizer) before clip_grad_norm_.
 When it is fine  The scaler is known to be disabled; a limit that is multiplied by the scale.
 Source           PyTorch AMP examples: gradient clipping.

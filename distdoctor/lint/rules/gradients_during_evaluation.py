@@ -40,8 +40,8 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         if not scope.name or any(last_word(call.func) in _WITH_GRADIENTS for call in scope.calls):
             continue
-        if _sets_requires_grad(scope):
-            continue
+        if _sets_requires_grad(scope) or (scope.of_class and scope.name == "forward"):
+            continue  # a module that calls another is a part of a model, and whoever calls it decides
         models = {dotted(c.func.value) for c in method_calls(scope, "eval") if isinstance(c.func, ast.Attribute)} - {""}
         forward = next((c for c in scope.calls if dotted(c.func) in models and _goes_through_data(c, scope)), None)
         if forward is not None and not _stopped(forward, scope, program, 3) and not _trains_too(scope, forward):

@@ -6,7 +6,7 @@ What it means    DDP decides in its forward whether the backward will reduce. no
 Why it hurts     The first reduces the gradients of every micro-batch; the others let the replicas drift apart.
 How we know      The block, whose context may have been chosen before, holds a backward and no call of the model; or the only
                  backward of a loop that steps is inside; or the conditions on the loop's counter, played for its first turns,
-                 choose no_sync in every turn that steps.
+                 choose no_sync in every turn that steps, here or in a function that the turn calls.
 What to do       Put the forward and backward of every micro-batch but the last inside no_sync.
 When it is fine  FSDP, where the backward decides; gradients that the function reduces itself.
 Source           torch.nn.parallel.DistributedDataParallel.no_sync: the forward pass should be included.

@@ -5,7 +5,7 @@ What it means    DistributedSampler shuffles with seed + epoch. Without set_epoc
 Why it hurts     The model sees one fixed order; validation looks fine, generalization quietly suffers.
 How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, or without end by a generator, and
                  set_epoch is called nowhere in the files that create and iterate it, or only on other samplers. Where the
-                 program's settings say whether it shuffles, the loop has to be one that trains.
+                 program's settings or a default say whether it shuffles, the loop has to be one that trains.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop.
 When it is fine  shuffle=False, a single epoch, an evaluation, a library that sets it (accelerate, Lightning).
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
