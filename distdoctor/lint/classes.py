@@ -7,16 +7,23 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from distdoctor.diagnosis.source.source_file import Binding, Scope, SourceFile, dotted
-
-if TYPE_CHECKING:
-    from distdoctor.lint.program import ParsedFiles
 
 MOST_STEPS = 5  # through assignments, fields and returns to the call that makes an instance
 MOST_BASES = 4  # from a class to the one that has the method
 MOST_BINDINGS = 4  # of one name
+
+
+class Program(Protocol):
+    """What is asked of the program here."""
+
+    files: list[SourceFile]
+
+    def home(self, name: str, asking: SourceFile) -> tuple[SourceFile, str] | None: ...
+    def function(self, node: ast.expr, scope: Scope, steps: int) -> Scope | None: ...
+    def bindings(self, name: str, scope: Scope) -> list[tuple[Binding, Scope]]: ...
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class OwnClass:
 class Classes:
     """The classes of all files together. Lookups are done once and kept."""
 
-    program: ParsedFiles
+    program: Program
     _kept: dict[tuple[int, str, int], tuple[OwnClass, ...]] = field(default_factory=dict)  # (scope, name, steps left)
 
     def named(self, node: ast.expr | None, file: SourceFile) -> OwnClass | None:

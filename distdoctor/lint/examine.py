@@ -12,7 +12,7 @@ from distdoctor.diagnosis.source.edits import Edit, lines_of
 from distdoctor.diagnosis.source.patch import patch_of
 from distdoctor.diagnosis.source.source_file import SourceFile, Unparsable, parse
 from distdoctor.lint.program import ParsedFiles
-from distdoctor.lint.rule import Rule, Sighting
+from distdoctor.lint.rule import Rule, Sighting, is_among_tests
 from distdoctor.lint.rules import all_rules
 from distdoctor.lint.suppressions import accepted
 
@@ -61,12 +61,9 @@ def _with_patches(finding: Finding, sources: Mapping[str, str]) -> Finding:
 
 
 def _on_purpose(finding: Finding) -> bool:
-    """A note on a test: tests wrap, read and wait for reasons of their own, and what they evaluate needs no memory."""
-    path = PurePath(finding.place.path)
-    in_tests = bool({"tests", "testing"} & set(path.parts))
-    return (finding.severity == NOTE and (path.name.startswith("test_") or in_tests)) or (
-        finding.code == "DD411" and in_tests
-    )
+    """A note on a test: tests wrap, read and wait for reasons of their own."""
+    path = finding.place.path
+    return finding.severity == NOTE and (PurePath(path).name.startswith("test_") or is_among_tests(path))
 
 
 def _program(sources: Mapping[str, str]) -> tuple[ParsedFiles, list[str]]:
