@@ -15,7 +15,7 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
-from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
+from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, lineno
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import backwards, names_in, without_gradients
@@ -44,6 +44,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             if (
                 gathered
                 and _has_gradient(given)
+                and not _cut_off(given, scope)
                 and not _put_back(gathered, given, scope)
                 and _trained_on(gathered, call, scope)
             ):
@@ -59,6 +60,13 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
 def _has_gradient(given: ast.expr) -> bool:
     word = dotted(given).lower()
     return bool(word) and not any(part in word for part in _NO_FEATURES) and "detach" not in word
+
+
+def _cut_off(given: ast.expr, scope: Scope) -> bool:
+    """Whether it was taken without its history on purpose: `shard = weight.data.clone()`."""
+    bound = scope.bindings.get(dotted(given), [])
+    words = {last_word(one) for made in bound for one in ast.walk(made.value)}
+    return bool(words & {"data", "detach"})
 
 
 def _put_back(gathered: str, given: ast.expr, scope: Scope) -> bool:

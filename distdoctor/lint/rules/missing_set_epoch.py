@@ -160,7 +160,7 @@ def _learns(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
 
 def _evaluates(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
     """Whether the loop learns nothing: an evaluation may see the same order each time."""
-    asked = any(lineno(call) < lineno(loop) for call in method_calls(scope, "eval"))
+    asked = any(lineno(call) < lineno(loop) or within(loop, call, scope.file) for call in method_calls(scope, "eval"))
     return (asked or without_gradients(loop, scope)) and not trains(loop, scope, program)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
@@ -37,7 +38,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
         for issue, condition in under:
             if condition.statement in told or _may_exclude_each_other(issue, condition, scope, program):
                 continue
-            if _asked_on_the_way(issue) > MOST_ASKED:
+            if _asked_on_the_way(issue) > MOST_ASKED or _is_told_whether(issue):
                 continue
             if not answered(issue, condition, under, scope, program):
                 told.add(condition.statement)
@@ -67,6 +68,27 @@ def _asked_on_the_way(issue: Issue) -> int:
         tests = (ast.unparse(one.test) for one in conditions(call, where))
         asked += any(not any(word in test for word in _OF_THE_JOB) for test in tests)
     return asked
+
+
+def _is_told_whether(issue: Issue) -> bool:
+    """Whether a call on the way says by an argument that is worked out whether there are others to meet: `now(share=not alone)`."""
+    for (call, _), (inner, target) in pairwise(issue.way):
+        asked = {name for one in conditions(inner, target) for name in _plain_names(one.test)} & set(target.parameters)
+        given = (one.value for one in call.keywords if one.arg in asked)
+        if any(isinstance(one, ast.UnaryOp | ast.Compare | ast.BoolOp) for one in given):
+            return True
+    return False
+
+
+def _plain_names(test: ast.expr) -> Iterator[str]:
+    """`share` of `not share or alone()`."""
+    if isinstance(test, ast.UnaryOp):
+        yield from _plain_names(test.operand)
+    elif isinstance(test, ast.BoolOp):
+        for part in test.values:
+            yield from _plain_names(part)
+    elif isinstance(test, ast.Name):
+        yield test.id
 
 
 _OF_THE_JOB = ("is_initialized", "is_available", "world_size", "distributed")
