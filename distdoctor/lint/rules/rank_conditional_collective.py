@@ -71,7 +71,7 @@ def _asked_on_the_way(issue: Issue) -> int:
 
 
 def _is_told_whether(issue: Issue) -> bool:
-    """Whether a call on the way says by an argument that is worked out whether there are others to meet: `now(share=not alone)`."""
+    """Whether a call on the way works out for the function whether there are others to meet: `now(share=not alone)`."""
     for (call, _), (inner, target) in pairwise(issue.way):
         asked = {name for one in conditions(inner, target) for name in _plain_names(one.test)} & set(target.parameters)
         given = (one.value for one in call.keywords if one.arg in asked)
