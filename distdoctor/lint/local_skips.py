@@ -126,6 +126,12 @@ def _writes(path: str, call: ast.Call, asks: ast.AST, meets: ast.Call, scope: Sc
     words = last_word(call.func)
     if not any(part in words for part in ("save", "write", "dump", "build", "copy", "download", "to_", "open", "make")):
         return False
-    given = [*call.args, *(one.value for one in call.keywords)]
+    copied = any(part in words for part in ("copy", "download"))  # the first is where it comes from
+    given = [*call.args[int(copied) :], *(one.value for one in call.keywords if not _is_source(one.arg))]
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     return any(dotted(one) == path for one in (*given, owner))
+
+
+def _is_source(keyword: str | None) -> bool:
+    """`repo_id=`, `src=`: from where, not to where."""
+    return keyword is not None and any(part in keyword.lower() for part in ("repo", "url", "src", "source", "name"))
