@@ -82,8 +82,10 @@ def rule(code: str, slug: str, *, severity: Severity) -> Callable[[See], Rule]:
 
 
 def is_among_tests(path: str) -> bool:
-    """Whether a file lies in a folder of tests."""
-    return bool({"tests", "testing"} & set(PurePath(path).parts))
+    """Whether a file lies in a folder of tests. One called `test` may also hold evaluations."""
+    file = PurePath(path)
+    folders = set(file.parts[:-1])
+    return bool({"tests", "testing"} & folders) or ("test" in folders and file.name.startswith("test_"))
 
 
 def site(node: ast.AST, scope: Scope) -> SourceLine:

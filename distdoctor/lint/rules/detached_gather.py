@@ -29,7 +29,21 @@ _LOSSES = (
     "cosine_embedding_loss",
     "kl_div",
 )
-_NO_FEATURES = ("label", "target", "idx", "index", "count", "size", "len", "mask", "ids", "rank", "metric", "acc")
+_NO_FEATURES = (
+    "label",
+    "target",
+    "idx",
+    "index",
+    "count",
+    "size",
+    "len",
+    "mask",
+    "ids",
+    "rank",
+    "metric",
+    "acc",
+    "grad",
+)
 
 
 @rule("DD217", "detached-gather", severity=ERROR)
@@ -86,8 +100,11 @@ def _trained_on(gathered: str, gather: ast.Call, scope: Scope) -> bool:
     tainted = {gathered}
     for assign in sorted(scope.assigns, key=lineno):
         if lineno(assign) > lineno(gather) and assign.value is not None and names_in(assign.value) & tainted:
-            targets = assign.targets if isinstance(assign, ast.Assign) else [assign.target]
-            tainted |= {dotted(one) for one in targets} - {""}
+            targets = {
+                dotted(one) for one in (assign.targets if isinstance(assign, ast.Assign) else [assign.target])
+            } - {""}
+            cut = isinstance(assign.value, ast.Call) and last_word(assign.value.func) == "detach"
+            tainted = tainted - targets if cut else tainted | targets
     ends = [*backwards(scope), *(c for c in scope.calls if dotted(c.func).rpartition(".")[2] in _LOSSES)]
     return any(names_in(end) & tainted for end in ends if lineno(end) > lineno(gather))
 

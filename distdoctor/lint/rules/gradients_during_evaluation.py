@@ -49,7 +49,10 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
 
 
 def _sets_requires_grad(scope: Scope) -> bool:
-    """`parameter.requires_grad = False`: of a model that is frozen as a whole autograd keeps nothing."""
+    """`parameter.requires_grad = False`: of a model that is frozen as a whole autograd keeps nothing. Or a setting that is called
+    `no_grad` and given to the model."""
+    if any(isinstance(one, ast.Constant) and one.value == "no_grad" for one in ast.walk(scope.node)):
+        return True
     stored = (one for one in ast.walk(scope.node) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store))
     return any(one.attr == "requires_grad" for one in stored)
 
