@@ -41,6 +41,7 @@ _OF_MODULE = ("all_gather",)
 _OF_FABRIC = ("barrier", "all_gather", "all_reduce", "broadcast", "save")
 _OF_STRATEGY = ("barrier", "all_gather", "reduce", "broadcast")
 _OF_TRAINER = ("save_checkpoint",)
+_OF_LIGHTNING = frozenset((*_OF_MODULE, *_OF_FABRIC, *_OF_STRATEGY, *_OF_TRAINER, "log", "log_dict"))
 _OF_ACCELERATE = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes")
 MOST_STEPS = 5
 
@@ -76,7 +77,7 @@ def operation(call: ast.Call, scope: Scope, program: ParsedFiles) -> str:
 
 def _of_lightning(call: ast.Call, word: str, scope: Scope, program: ParsedFiles) -> str:
     """`self.all_gather(x)` of a LightningModule, `fabric.barrier()`, `trainer.strategy.reduce(x)`."""
-    if not isinstance(call.func, ast.Attribute) or "ightning" not in scope.file.text:
+    if word not in _OF_LIGHTNING or not isinstance(call.func, ast.Attribute) or "ightning" not in scope.file.text:
         return ""
     whose = last_word(call.func.value).strip("_")
     if dotted(call.func.value) == "self":
@@ -120,7 +121,7 @@ def _issues(
         if word:
             found.append(Issue(word, ((call, scope),)))
             continue
-        if target is None or target in seen or len(seen) >= MOST_STEPS or _is_generator(target):
+        if target is None or target in seen or len(seen) >= MOST_STEPS or program.is_generator(target):
             continue
         inner = _issues(target, target.calls, program, seen | {target}, values_given(call, scope, target, known))
         # what is on some ranks only inside the helper is the helper's own affair
@@ -133,10 +134,3 @@ def calls_in(nodes: Iterable[ast.AST], scope: Scope) -> list[ast.Call]:
     """The calls of a scope that stand inside one of the nodes."""
     nodes = list(nodes)
     return [call for call in scope.calls if any(within(node, call, scope.file) for node in nodes)]
-
-
-def _is_generator(scope: Scope) -> bool:
-    """A context manager or generator: what it issues is spread around its caller's code."""
-    return any(
-        isinstance(one, ast.Yield | ast.YieldFrom) and scope.file.scope_of[one] is scope for one in ast.walk(scope.node)
-    )

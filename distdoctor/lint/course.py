@@ -80,9 +80,9 @@ class Course:
             path = (*way, (call, scope))
             if call in wanted:
                 yield Event(path)
-            target = self.program.target(call, scope)
-            if target in self._leading and len(path) <= MOST_FUNCTIONS and all(target is not one for _, one in path):
-                yield from self._walk(target, path)
+            for target in self.program.targets(call, scope) if len(path) <= MOST_FUNCTIONS else ():
+                if target in self._leading and all(target is not one for _, one in path):
+                    yield from self._walk(target, path)
 
 
 def starts(scope: Scope, program: ParsedFiles, steps: int = 2) -> list[Scope]:

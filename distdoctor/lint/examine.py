@@ -12,7 +12,7 @@ from distdoctor.diagnosis.source.edits import Edit, lines_of
 from distdoctor.diagnosis.source.patch import patch_of
 from distdoctor.diagnosis.source.source_file import SourceFile, Unparsable, parse
 from distdoctor.lint.program import ParsedFiles
-from distdoctor.lint.rule import Rule, Sighting
+from distdoctor.lint.rule import Rule, Sighting, is_among_tests
 from distdoctor.lint.rules import all_rules
 from distdoctor.lint.suppressions import accepted
 
@@ -30,7 +30,7 @@ class Seen:
 
 def examine(sources: Mapping[str, str], rules: Iterable[Rule] | None = None) -> Seen:
     """Examine sources, path -> text, as one program. A file without a word of torch is not even parsed, unless names
-    of others come through it."""
+    or values of others come through it."""
     program, unread = _program(sources)
     found: list[tuple[Finding, Sighting]] = []
     failed = []
@@ -62,16 +62,18 @@ def _with_patches(finding: Finding, sources: Mapping[str, str]) -> Finding:
 
 def _on_purpose(finding: Finding) -> bool:
     """A note on a test: tests wrap, read and wait for reasons of their own."""
-    path = PurePath(finding.place.path)
-    return finding.severity == NOTE and (path.name.startswith("test_") or bool({"tests", "testing"} & set(path.parts)))
+    path = finding.place.path
+    return finding.severity == NOTE and (PurePath(path).name.startswith("test_") or is_among_tests(path))
 
 
 def _program(sources: Mapping[str, str]) -> tuple[ParsedFiles, list[str]]:
     files: list[SourceFile] = []
     unread = []
+    speaking = {path for path, text in sources.items() if any(word in text for word in ("torch", "accelerat"))}
+    folders = {PurePath(path).parent for path in speaking}
     for path, text in sources.items():
-        matters = any(word in text for word in ("torch", "accelerat"))
-        if not matters and not _hands_on_names(path, text):
+        matters = path in speaking
+        if not matters and not _hands_on(path, text, folders):
             continue
         try:
             files.append(parse(path, text))
@@ -80,9 +82,12 @@ def _program(sources: Mapping[str, str]) -> tuple[ParsedFiles, list[str]]:
     return ParsedFiles(files), unread
 
 
-def _hands_on_names(path: str, text: str) -> bool:
-    """Whether it is a package's own file through which others import what its modules hold."""
-    return PurePath(path).name == "__init__.py" and "import " in text
+def _hands_on(path: str, text: str, folders: Collection[PurePath]) -> bool:
+    """Whether it is a package's own file through which others import what its modules hold, or has classes in a folder where
+    torch is spoken of: values of others may go through these."""
+    if PurePath(path).name == "__init__.py":
+        return "import " in text
+    return "class " in text and PurePath(path).parent in folders
 
 
 def _sorted_out(found: list[tuple[Finding, Sighting]]) -> tuple[list[tuple[Finding, Sighting]], list[Finding]]:

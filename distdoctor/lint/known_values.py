@@ -22,11 +22,25 @@ def values_given(call: ast.Call, scope: Scope, target: Scope, known: Values) -> 
         if name in target.bindings:
             continue  # it gets another value on the way
         given = given_for(call, target, name) or defaults.get(name)
-        if isinstance(given, ast.Constant):
+        answer = _answered_around(given, call, scope) if given is not None else None
+        if answer is not None:
+            found[name] = answer
+        elif isinstance(given, ast.Constant):
             found[name] = given.value
         elif isinstance(given, ast.Name) and given.id in known and given.id in scope.parameters:
             found[name] = known[given.id]
     return found
+
+
+def _answered_around(given: ast.expr, call: ast.Call, scope: Scope) -> bool | None:
+    """What the conditions under which the call stands say of an argument: `f(share=not alone)` inside `if alone:`."""
+    if isinstance(given, ast.UnaryOp) and isinstance(given.op, ast.Not):
+        inner = _answered_around(given.operand, call, scope)
+        return None if inner is None else not inner
+    if not isinstance(given, ast.Name | ast.Attribute):
+        return None
+    text = ast.unparse(given)
+    return next((not one.negated for one in conditions(call, scope) if ast.unparse(one.test) == text), None)
 
 
 def runs(node: ast.AST, scope: Scope, program: ParsedFiles, known: Values) -> bool:

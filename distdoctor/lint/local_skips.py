@@ -9,7 +9,7 @@ from distdoctor.diagnosis.finding import POSSIBLE, WARNING
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, lineno, within
 from distdoctor.lint.collectives import MAKES_GROUP, Issue, calls_in, issues
 from distdoctor.lint.program import ParsedFiles
-from distdoctor.lint.rank_conditions import conditions, on_rank
+from distdoctor.lint.rank_conditions import conditions, holds_on_every_rank, on_rank
 from distdoctor.lint.rule import Sighting
 from distdoctor.lint.training import backwards
 
@@ -26,6 +26,8 @@ def after_exception(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
         for handler in attempt.handlers if behind else ():
             leaving = _leaving(handler)
             if leaving is None or not _is_of_one_rank(handler) or _meets(handler, scope, program):
+                continue
+            if _only_without_ranks(leaving, handler, scope, program):
                 continue
             issue = min(behind, key=lambda one: lineno(one.way[0][0]))
             caught = ast.unparse(handler.type) if handler.type is not None else "an exception"
@@ -94,6 +96,16 @@ def _meets(handler: ast.ExceptHandler, scope: Scope, program: ParsedFiles) -> bo
     return ends or bool(issues(scope, program, calls))
 
 
+def _only_without_ranks(leaving: ast.stmt, handler: ast.ExceptHandler, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether every rank of a job raises before it gets there: `if retries > 3 or RANK != -1: raise`."""
+    guards = (
+        one
+        for one in handler.body
+        if isinstance(one, ast.If) and lineno(one) < lineno(leaving) and isinstance(one.body[-1], ast.Raise)
+    )
+    return any(holds_on_every_rank(one.test, scope, program) for one in guards)
+
+
 def _path_asked_for(test: ast.expr) -> str:
     """`cache` of `cache.exists()` and of `os.path.exists(cache)`; "" when the condition asks for more."""
     asked = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test
@@ -114,6 +126,12 @@ def _writes(path: str, call: ast.Call, asks: ast.AST, meets: ast.Call, scope: Sc
     words = last_word(call.func)
     if not any(part in words for part in ("save", "write", "dump", "build", "copy", "download", "to_", "open", "make")):
         return False
-    given = [*call.args, *(one.value for one in call.keywords)]
+    copied = any(part in words for part in ("copy", "download"))  # the first is where it comes from
+    given = [*call.args[int(copied) :], *(one.value for one in call.keywords if not _is_source(one.arg))]
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     return any(dotted(one) == path for one in (*given, owner))
+
+
+def _is_source(keyword: str | None) -> bool:
+    """`repo_id=`, `src=`: from where, not to where."""
+    return keyword is not None and any(part in keyword.lower() for part in ("repo", "url", "src", "source", "name"))

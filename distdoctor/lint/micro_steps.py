@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_word, within
+from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, item_name, last_word, within
+from distdoctor.lint.program import given_for, is_key
 from distdoctor.lint.rank_conditions import Condition
 
 LENGTHS = (2, 3, 4)  # micro-steps to an optimizer step, where the source leaves that open
@@ -57,22 +59,20 @@ def counter_of(loop: Loop) -> str:
     return dotted(loop.target) if word == "range" and len(loop.iter.args) == 1 else ""
 
 
-def modulus_of(tests: Iterable[ast.expr], scope: Scope) -> str:
-    """What all the tests count by, as written; "" when that is not one and the same thing."""
+def modulus_of(conditions: Iterable[Condition]) -> str:
+    """What all the conditions count by, as written; "" when that is not one and the same thing."""
     found = set()
-    for test in tests:
-        for node in ast.walk(_written_out(test, scope)):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-                found.add(ast.unparse(node.right))
+    for node in (node for one in conditions for node in ast.walk(one.test)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            found.add(ast.unparse(node.right))
     return found.pop() if len(found) == 1 else ""
 
 
-def holds(conditions: Iterable[Condition], turn: Turn, scope: Scope) -> bool | None:
+def holds(conditions: Iterable[Condition], turn: Turn) -> bool | None:
     """Whether all conditions let a turn through, as far as they ask for it; None when one asks in a way not understood here."""
     for one in conditions:
-        test = _written_out(one.test, scope)
-        answer = _truth(test, turn)
-        if answer is None and not _same_in_all(test, turn):
+        answer = _truth(one.test, turn)
+        if answer is None and not _same_in_all(one.test, turn):
             return None
         if answer is not None and answer is one.negated:
             return False
@@ -87,17 +87,66 @@ def turns(loop: Loop, modulus: str, scope: Scope) -> list[list[Turn]]:
     return [[Turn(counter_of(loop), index, modulus, length, changing) for index in range(TURNS)] for length in lengths]
 
 
-def _written_out(test: ast.expr, scope: Scope) -> ast.expr:
-    """The test with each name in it for what it is bound to, where that is one condition: `last`, `not last`."""
-    if isinstance(test, ast.Name):
-        bound = scope.bindings.get(test.id, [])
-        plain = len(bound) == 1 and bound[0].item < 0 and not bound[0].looped
-        return bound[0].value if plain and isinstance(bound[0].value, ast.Compare | ast.BoolOp | ast.UnaryOp) else test
-    if isinstance(test, ast.UnaryOp):
-        return ast.UnaryOp(test.op, _written_out(test.operand, scope))
-    if isinstance(test, ast.BoolOp):
-        return ast.BoolOp(test.op, [_written_out(part, scope) for part in test.values])
-    return test
+def written_out(one: Condition, scope: Scope) -> Condition:
+    """The condition with each name in it for what it is bound to, where that is one thing: `last`, `not last`, `% every`."""
+
+    def meant(name: str) -> ast.expr | None:
+        value = _only_value(name, scope)
+        return value if isinstance(value, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Attribute) else None
+
+    return replace(one, test=_with_names(one.test, meant))
+
+
+def as_called(one: Condition, called: Scope, call: ast.Call, scope: Scope) -> Condition | None:
+    """A condition of a function in the words of the scope that calls it; None where those do not say what it asks."""
+    unknown: list[str] = []
+
+    def meant(name: str) -> ast.expr | None:
+        if name == "self" and dotted(call.func).startswith("self."):
+            return None
+        value = _only_value(name, called)
+        if value is None and name in called.parameters and name not in called.bindings:
+            value = given_for(call, called, name) or called.default_of(name)
+        elif isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant):
+            value = _item_given(value, called, call, scope)
+        elif not (isinstance(value, ast.Attribute) and dotted(value).startswith("self.")):
+            value = None
+        if value is None and (name in called.parameters or name in called.bindings):
+            unknown.append(name)
+        return value
+
+    test = _with_names(one.test, meant)
+    return None if unknown else replace(one, test=test)
+
+
+def _item_given(item: ast.Subscript, called: Scope, call: ast.Call, scope: Scope) -> ast.expr | None:
+    """`i` of `info["turn"]` where the caller gives `info = {"turn": i}` and nobody changes it."""
+    if item_name(item) in called.bindings or not isinstance(item.slice, ast.Constant):
+        return None
+    given = given_for(call, called, dotted(item.value))
+    if dotted(given):
+        if f"{dotted(given)}[{item.slice.value!r}]" in scope.bindings:
+            return None
+        given = _only_value(dotted(given), scope)
+    pairs = zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else ()
+    return next((value for key, value in pairs if is_key(key, item.slice.value)), None)
+
+
+def _only_value(name: str, scope: Scope) -> ast.expr | None:
+    bound = scope.bindings.get(name, [])
+    plain = len(bound) == 1 and bound[0].item < 0 and not bound[0].looped
+    return bound[0].value if plain and not isinstance(bound[0].statement, ast.AugAssign) else None
+
+
+def _with_names(test: ast.expr, meant: Callable[[str], ast.expr | None]) -> ast.expr:
+    """A copy of the test with what each name means in its place."""
+
+    class Put(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return meant(node.id) or node
+
+    made: ast.expr = Put().visit(copy.deepcopy(test))
+    return made
 
 
 def _same_in_all(test: ast.expr, turn: Turn) -> bool:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from distdoctor.diagnosis.source.source_file import Binding, Scope, SourceFile, argument, dotted
+from distdoctor.lint.classes import MOST_STEPS as CLASS_STEPS
+from distdoctor.lint.classes import Classes, OwnClass
 
-MOST_STEPS = 6  # through assignments, parameters and returns; real code is found within three
+MOST_STEPS = 9  # through assignments, parameters and returns; a library of wrappers needs eight
 
 DDP, FSDP, DP = "ddp", "fsdp", "dp"
 SAMPLER, LOADER, OPTIMIZER, SCALER, ACCELERATOR = "sampler", "loader", "optimizer", "scaler", "accelerator"
@@ -68,6 +70,10 @@ class ParsedFiles:
     _kept: dict[tuple[int, str, int], tuple[Made, ...]] = field(default_factory=dict)  # (scope, name, steps left)
     _leading: dict[Callable[..., object], set[Scope]] = field(default_factory=dict)
 
+    @cached_property
+    def classes(self) -> Classes:
+        return Classes(self)
+
     @property
     def scopes(self) -> Iterator[Scope]:
         for file in self.files:
@@ -109,6 +115,7 @@ class ParsedFiles:
     def imported_by(self, file: SourceFile) -> list[SourceFile]:
         """The files of this program that a file imports from."""
         names = [name for full in file.imports.values() for name in (full, full.rpartition(".")[0]) if name.strip(".")]
+        names += file.starred
         return [other for name in dict.fromkeys(names) if (other := self.module_named(name, file)) is not None]
 
     def target(self, call: ast.Call, scope: Scope) -> Scope | None:
@@ -117,85 +124,79 @@ class ParsedFiles:
             self._targets[call] = self.function(call.func, scope)
         return self._targets[call]
 
-    def function(self, node: ast.expr, scope: Scope) -> Scope | None:
-        """The function that an expression names, seen from a scope."""
+    def targets(self, call: ast.Call, scope: Scope) -> list[Scope]:
+        """The functions that a call may reach: of an abstract method, those of the derived classes."""
+        target = self.target(call, scope)
+        return self.classes.in_place_of(target) if target is not None else []
+
+    def function(self, node: ast.expr, scope: Scope, steps: int = CLASS_STEPS) -> Scope | None:
+        """The function that an expression names, seen from a scope; `steps` to the class of the value whose method it is."""
         if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "partial" and node.args:
-            return self.function(node.args[0], scope)
+            return self.function(node.args[0], scope, steps)
         name = dotted(node)
-        first, _, rest = name.partition(".")
+        owner, _, word = name.rpartition(".")
         if not name:
             return None
-        if first in ("self", "cls") and rest:
-            field_name, dot, word = rest.partition(".")
-            found = None if dot else self._method(scope.class_name, rest, scope.file)
-            return found or self._method_of_value(f"self.{field_name}", word or "__call__", scope)
+        if owner in ("self", "cls") and scope.class_name:
+            found = self.classes.method(OwnClass(scope.class_name, scope.file), word)
+            return found or self._method_of_value(name, "__call__", scope, steps)
         here: Scope | None = scope
-        while here is not None and not rest:
-            if first in here.functions:
-                return here.functions[first]
+        while here is not None and not owner:
+            if word in here.functions:
+                return here.functions[word]
             here = here.outer
-        if first in scope.file.imports:
-            return self._imported(self.meaning(node, scope.file), scope.file)
-        return self._method_of_value(first, rest or "__call__", scope) if "." not in rest else None
+        if name.partition(".")[0] in scope.file.imports or (not owner and scope.file.starred):
+            home = self.home(name, scope.file)
+            return home[0].module.functions.get(home[1]) if home is not None else self._method_of_class(name, scope)
+        return self._method_of_value(owner or word, word if owner else "__call__", scope, steps)
 
-    def _imported(self, name: str, asking: SourceFile) -> Scope | None:
+    def home(self, name: str, asking: SourceFile) -> tuple[SourceFile, str] | None:
+        """The file that defines an imported function or class, and what it is called there."""
+        first, _, rest = name.partition(".")
+        if first in asking.imports:
+            return self._home(f"{asking.imports[first]}.{rest}".rstrip("."), asking)
+        found = (self._home(_joined(module, name), asking) for module in asking.starred)
+        return next((one for one in found if one is not None), None)
+
+    def _home(self, name: str, asking: SourceFile, steps: int = 4) -> tuple[SourceFile, str] | None:
         module, _, word = name.rpartition(".")
-        module = module or "." * (len(name) - len(name.lstrip(".")))
-        file = self.module_named(
-            module if not name.startswith(".") or module.strip(".") else "." * name.count("."), asking
-        )
+        if not module.strip("."):
+            module = "." * name.count(".")
+        file = self.module_named(module, asking) if steps else None
         if file is None:
-            owner = self.module_named(module.rpartition(".")[0], asking) if "." in module.strip(".") else None
-            return owner.classes.get(module.rpartition(".")[2], {}).get(word) if owner else None
-        found = file.module.functions.get(word)
-        if found is None and word in file.imports and file is not asking and file.imports[word] != name:
-            return self._imported(file.imports[word], file) if file.path.endswith("__init__.py") else None
-        return found
-
-    def _method(self, class_name: str, word: str, file: SourceFile, depth: int = 0) -> Scope | None:
-        found = file.classes.get(class_name, {}).get(word) if class_name else None
-        if found is not None or depth > 3:
-            return found
-        for base in file.bases.get(class_name, ()):
-            name = dotted(base)
-            if name in file.bases:
-                found = self._method(name, word, file, depth + 1)
-            elif name.partition(".")[0] in file.imports:
-                module, _, base_name = self.meaning(base, file).rpartition(".")
-                other = self.module_named(module, file)
-                found = self._method(base_name, word, other, depth + 1) if other and other is not file else None
-            if found is not None:
-                return found
-        return None
-
-    def _method_of_value(self, name: str, word: str, scope: Scope) -> Scope | None:
-        """`trainer.train` where `trainer = Trainer(...)`, and `save(...)` where `save = Saver(...)`."""
-        if "." in word:
             return None
-        for binding, where in self.bindings(name, scope)[:4]:
-            if isinstance(binding.value, ast.Call) and binding.item < 0 and not binding.looped:
-                class_name = dotted(binding.value.func)
-                if class_name in where.file.bases:
-                    return self._method(class_name, word, where.file)
-                if class_name.partition(".")[0] in where.file.imports:
-                    module, _, base = self.meaning(binding.value.func, where.file).rpartition(".")
-                    other = self.module_named(module, where.file)
-                    if other is not None and base in other.bases:
-                        return self._method(base, word, other)
-        return None
+        if word in file.module.functions or word in file.bases:
+            return file, word
+        if file is asking or not file.path.endswith("__init__.py"):
+            return None
+        further = [file.imports[word]] if word in file.imports else [_joined(one, word) for one in file.starred]
+        found = (self._home(one, file, steps - 1) for one in further if one != name)
+        return next((one for one in found if one is not None), None)
+
+    def _method_of_class(self, name: str, scope: Scope) -> Scope | None:
+        """`Trainer.run` of an imported class."""
+        owner, _, word = name.rpartition(".")
+        home = self.home(owner, scope.file) if owner else None
+        return home[0].classes.get(home[1], {}).get(word) if home is not None else None
+
+    def _method_of_value(self, name: str, word: str, scope: Scope, steps: int) -> Scope | None:
+        """`trainer.train` where `trainer = Trainer(...)`, and `save(...)` where `save = Saver(...)`."""
+        found = (self.classes.method(one, word) for one in self.classes.of_name(name, scope, steps))
+        return next((one for one in found if one is not None), None)
 
     @cached_property
     def _callers(self) -> dict[Scope, list[CallSite]]:
         found = defaultdict(list)
         for scope in self.scopes:
             for call in scope.calls:
-                target = self.target(call, scope)
-                if target is None and _hands_over(call):
-                    target = self.function(call.args[0], scope)
-                if target is None and dotted(call.func) in scope.file.bases:
-                    target = self._method(dotted(call.func), "__init__", scope.file)
-                if target is not None and target is not scope:
-                    found[target].append(CallSite(call, scope))
+                targets = self.targets(call, scope)
+                if not targets and _hands_over(call):
+                    targets = [one for one in [self.function(call.args[0], scope)] if one is not None]
+                if not targets and (made := self.classes.named(call.func, scope.file)) is not None:
+                    targets = [one for one in [self.classes.method(made, "__init__")] if one is not None]
+                for target in targets:
+                    if target is not scope:
+                        found[target].append(CallSite(call, scope))
         return found
 
     def callers(self, scope: Scope) -> list[CallSite]:
@@ -219,13 +220,25 @@ class ParsedFiles:
         for _ in range(steps):
             following: list[tuple[Scope, Iterable[ast.Call]]] = []
             for here, ones in front:
-                for call in ones:
-                    target = self.target(call, here)
-                    if target is not None and target is not scope and target not in found:
+                for target in (one for call in ones for one in self.targets(call, here)):
+                    if target is not scope and target not in found:
                         found.append(target)
                         following.append((target, target.calls))
             front = following
         return found
+
+    def is_generator(self, scope: Scope) -> bool:
+        """A context manager or generator: what it does is spread around its caller's code."""
+        return scope in self._generators
+
+    @cached_property
+    def _generators(self) -> set[Scope]:
+        return {
+            file.scope_of[one]
+            for file in self.files
+            if "yield" in file.text
+            for one in file.nodes(ast.Yield, ast.YieldFrom)
+        }
 
     def bindings(self, name: str, scope: Scope) -> list[tuple[Binding, Scope]]:
         """Everything that a name is bound to, in the nearest scope that binds it; fields over all methods of their class."""
@@ -317,7 +330,25 @@ class ParsedFiles:
                     found += self._made(given, site.scope, steps)
         elif "." in name and not found and name.split(".")[-1] in ("sampler", "batch_sampler"):
             found += self._sampler_of(name.rpartition(".")[0], scope, steps)
+        if not found and name.count(".") == 1 and not name.startswith("self."):
+            found += self._made_by_field(name.partition(".")[2], steps)
         return tuple(found)
+
+    def _made_by_field(self, word: str, steps: int) -> Iterator[Made]:
+        """The loader `data.train_loader` of an object that nobody can trace, where one class alone has a field of that name."""
+        owners = self._owners.get(f"self.{word}", [])
+        for binding, where in owners[0] if len(owners) == 1 else ():
+            if not binding.looped:
+                yield from (one for one in self._made(binding.value, where, steps, binding.item) if one.kind == LOADER)
+
+    @cached_property
+    def _owners(self) -> dict[str, list[list[tuple[Binding, Scope]]]]:
+        """What a field is bound to, by class, of all classes that have one of that name."""
+        found = defaultdict(list)
+        for fields in (one for file in self.files for one in file.fields.values()):
+            for name, bound in fields.items():
+                found[name].append(bound)
+        return found
 
     def _sampler_of(self, loader: str, scope: Scope, steps: int) -> list[Made]:
         """`loader.sampler`: what the DataLoader was given."""
@@ -336,11 +367,10 @@ class ParsedFiles:
             return self._made(call.func.value, scope, steps - 1)
         if self.meaning(call.func, scope.file) == "torch.compile" and call.args:
             return self._made(call.args[0], scope, steps - 1)
-        target = self.target(call, scope)
-        if target is None:
-            return ()
-        values = [one.value for one in target.returns if one.value is not None]
-        return tuple(one for value in values for one in self._made(value, target, steps - 1, item))
+        values = [(one.value, target) for target in self.targets(call, scope) for one in target.returns]
+        return tuple(
+            one for value, target in values if value is not None for one in self._made(value, target, steps - 1, item)
+        )
 
     def kind_of_call(self, call: ast.Call, file: SourceFile) -> str:
         """What a call makes, by the name that it calls: torch's own wrappers, loaders, samplers, optimizers and scalers."""
@@ -398,6 +428,11 @@ def _hands_over(call: ast.Call) -> bool:
         "start_processes",
         "checkpoint_wrapper",
     )
+
+
+def _joined(module: str, name: str) -> str:
+    """`pkg.name`, and `.name` of the module `.`."""
+    return f"{module}{name}" if module.endswith(".") else f"{module}.{name}"
 
 
 def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:

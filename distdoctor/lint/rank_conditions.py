@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.rank_words import RANK_VARIABLES, lets_one_in, names_main, names_process
 from distdoctor.diagnosis.source.source_file import FunctionNode, Scope, dotted, last_word
-from distdoctor.lint.program import ParsedFiles
+from distdoctor.lint.program import ParsedFiles, given_for
 
 RANKS = (0, 1, 2, 3, 7, 63)  # a condition that these agree on is none on the rank
 
@@ -124,9 +124,14 @@ def depends_on_rank(test: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
     return len(known) == 2 or (len(known) == 1 and None in answers) or _equals_rank(test, scope, program)
 
 
+def holds_on_every_rank(test: ast.expr, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether no rank of a job answers no: `RANK != -1`."""
+    return all(_answer(test, rank, scope, program, 0) for rank in RANKS)
+
+
 def only_ranks_of(one: Condition, other: Condition, scope: Scope, program: ParsedFiles) -> bool:
     """Whether `other` holds for no rank for which `one` does not: it brings nobody else along."""
-    if one.where == other.where:
+    if one.negated == other.negated and ast.unparse(one.test) == ast.unparse(other.test):  # `where` may be cut short
         return True
     there, here = (_holds_for(condition, scope, program) for condition in (other, one))
     return there is not None and here is not None and there <= here
@@ -237,9 +242,20 @@ def _of_name(node: ast.expr, rank: int, scope: Scope, program: ParsedFiles, step
                 value = _answer(bound[0][0].value, rank, bound[0][1], program, steps + 1)
                 if value is not None:
                     return value
-    if names_main(word) and not _is_number(node, scope):
+    if names_main(word) and not _is_number(node, scope) and not _is_setting(word, scope, program):
         return rank == 0
     return None
+
+
+def _is_setting(word: str, scope: Scope, program: ParsedFiles, steps: int = 3) -> bool:
+    """Whether a parameter is called like a question for the main process, and its callers give it as a literal: `rank0=False`."""
+    for site in program.callers(scope) if steps and word in scope.parameters else ():
+        given = given_for(site.call, scope, word) or scope.default_of(word)
+        if isinstance(given, ast.Constant) and isinstance(given.value, bool):
+            return True
+        if isinstance(given, ast.Name) and _is_setting(given.id, site.scope, program, steps - 1):
+            return True
+    return False
 
 
 def _is_number(node: ast.AST, scope: Scope) -> bool:

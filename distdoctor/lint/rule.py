@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from distdoctor.diagnosis.finding import LIKELY, Confidence, Finding, Place, Prescription, Severity
 from distdoctor.diagnosis.handbook import page_of
@@ -78,6 +79,13 @@ def rule(code: str, slug: str, *, severity: Severity) -> Callable[[See], Rule]:
         return Rule(code, slug, severity, see, see.__module__)
 
     return made
+
+
+def is_among_tests(path: str) -> bool:
+    """Whether a file lies in a folder of tests. One called `test` may also hold evaluations."""
+    file = PurePath(path)
+    folders = set(file.parts[:-1])
+    return bool({"tests", "testing"} & folders) or ("test" in folders and file.name.startswith("test_"))
 
 
 def site(node: ast.AST, scope: Scope) -> SourceLine:

@@ -46,3 +46,10 @@ def test_a_thousand_damaged_recordings_do_no_harm(first: int, tmp_path_factory: 
 )
 def test_damaged_texts_and_dumps_do_no_harm(family: str, inputs: int) -> None:
     assert list(fuzz.fuzz(partial(fuzz.wrong_text, family), drawn(inputs))) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "seed"), [("ras-text", 110410148)]
+)  # 28,000 ranks, each compared with the furthest of all
+def test_what_once_took_too_long_does_no_more(family: str, seed: int) -> None:
+    assert list(fuzz.fuzz(partial(fuzz.wrong_text, family), range(seed, seed + 1))) == []

@@ -1,4 +1,4 @@
-"""A training that knows thirty secrets and fails with some of them on its lips. `canary(n)` is the n-th."""
+"""A training that knows thirty-six secrets and fails with some of them on its lips. `canary(n)` is the n-th."""
 
 import os
 import subprocess
@@ -56,7 +56,9 @@ def login(token: str, password: str) -> None:
 def refusal(password: str) -> str:
     header = {"Authorization": f"Bearer {canary(20)}", "password": password}
     address = f"https://files.example/a?access_token={canary(18)}&sig={canary(19)}&X-Amz-Signature={canary(21)}"
-    return f"401 for {address}: {header}"
+    sent = f"Cookie: theme=dark; session={canary(33)}\nauth=('bot', '{canary(34)}') password='my own {canary(35)}'"
+    block = f"-----BEGIN PRIVATE KEY-----\n{canary(36)}\n-----END PRIVATE KEY-----"
+    return f"401 for {address}: {header}\n{sent}\n{block}"
 
 
 if os.environ["RANK"] == "0":

@@ -1,4 +1,4 @@
-"""Thirty secrets of one job are in no file of its run folder, in no bundle and in no report."""
+"""Thirty-six secrets of one job are in no file of its run folder, in no bundle and in no report."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ ARGUMENTS = [
     "--token", canary(1), f"--api-key={canary(2)}", "--db", f"postgres://u:{canary(3)}@db/x",
     "--data", f"s3://reader:{canary(4)}@bucket/train", "--password", canary(5), f"--config={{'secret': '{canary(6)}'}}",
     "--hub-token", canary(7), "--url", f"https://h.example/x?access_token={canary(8)}&n=1",
+    "--notify", f"https://hooks.slack.com/services/T01/B02/{canary(31)}", "-u", f"bot:{canary(32)}",
 ]  # fmt: skip
 VARIABLES = {
     "AWS_SECRET_ACCESS_KEY": canary(9),
@@ -51,7 +52,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.job
-def test_thirty_secrets_are_in_no_file_bundle_or_report(
+def test_thirty_six_secrets_are_in_no_file_bundle_or_report(
     distdoctor: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text(JOB.read_text())

@@ -11,6 +11,13 @@ CARRIERS = [
     "--token={}", "HF_TOKEN={}", "api_key: {}", "'password': '{}'", '"secret": "{}"', "https://user:{}@host/x", "postgres://u:{}@db",
     "Authorization: Bearer {}", "?access_token={}&x=1", "WANDB_API_KEY={}", "aws_secret_access_key = {}", "passwd={}",
     "s3://key:{}@bucket", "https://{}@git.example/x", "?sig={}&se=1", "AUTH={}", "client_secret={};", "MY_CREDENTIALS={}",
+    "https://hooks.slack.com/services/T0/B0/{}", "https://discord.com/api/webhooks/12/{}", "https://api.telegram.org/bot{}/send",
+    "Cookie: theme=dark; session={}", "{{'Set-Cookie': 'a=1; session={}'}}", "auth=('bot', '{}')",
+    "auth={{'user': 'bot', 'pin': '{}'}}",
+    "password='two words {}'", 'password="a)b;{}"', "api_key:        {}", '{{\\"api_key\\": \\"{}\\"}}',
+    "Authorization: token {}",
+    "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----", "curl -u bot:{} host", "machine h login u password {}",
+    "AccountName=x;AccountKey={};EndpointSuffix=core", "hub.token={}",
 ]  # fmt: skip
 KNOWN = [
     "AKIAIOSFODNN7EXAMPLE",
@@ -43,6 +50,14 @@ def test_the_argument_after_a_secrets_option_is_gone(option: str) -> None:
     ]
 
 
+def test_a_value_that_was_cut_off_before_its_closing_quote_is_gone() -> None:
+    assert redacted("refused: password='two words") == "refused: password='[redacted]"
+
+
+def test_the_password_behind_a_user_is_gone() -> None:
+    assert redacted_arguments(["-u", f"bot:{CANARY}", "x"]) == ["-u", "bot:[redacted]", "x"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -53,6 +68,11 @@ def test_the_argument_after_a_secrets_option_is_gone(option: str) -> None:
         "KeyError: 'epoch'",
         "train.py:57 main",
         "--monkey=1",
+        "the password has to have 12 letters",
+        "a webhook failed: https://ci.example/webhook",
+        "python -u train.py",
+        "cookie cutter: 3 of 4",
+        "password authentication failed for user 5",
     ],
 )
 def test_ordinary_words_stay(words: str) -> None:
@@ -95,7 +115,15 @@ def test_variables_whose_name_says_so_are_secret(name: str) -> None:
 
 @pytest.mark.timeout(120)  # of a tenth of a second; a pattern that goes back over what it has read takes hours
 def test_a_long_message_costs_no_time() -> None:
-    message = "key" * 30_000 + "://" * 3_000 + "a:" * 3_000
+    message = (
+        "key" * 30_000
+        + "://" * 3_000
+        + "a:" * 3_000
+        + "https://hooks" * 3_000
+        + "password " * 10_000
+        + "Cookie" * 9_000
+    )
+    message += "-----BEGIN " * 3_000 + "PRIVATE " * 3_000 + "-u " * 9_000 + "webhook/" * 9_000
     source = "://x" * 60_000 + "token=" * 60_000 + "api" * 60_000
     assert redacted(message) == message
     assert redacted_source(source) == source

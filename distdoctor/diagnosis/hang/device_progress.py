@@ -410,7 +410,8 @@ class DeviceProgress:
         if begun and len(begun) < len(members):
             return tuple(sorted(at_it.keys() - begun)), "its device has not started it, but those of the others have"
         enqueued = {rank: one.group.enqueued for rank, one in at_it.items()}
-        most = [rank for rank, number in enqueued.items() if number == max(enqueued.values())]
+        furthest = max(enqueued.values(), default=0)
+        most = [rank for rank, number in enqueued.items() if number == furthest]
         if not front.pending.is_pairwise and len(set(enqueued.values())) == 2 and len(most) == 1 < len(members) - 1:
             return tuple(most), "only its host ran ahead, as happens when a device has failed"
         return (), ""

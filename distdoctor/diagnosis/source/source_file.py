@@ -109,6 +109,7 @@ class SourceFile:
     scope_of: dict[ast.AST, Scope] = field(default_factory=dict)
     scope_by_node: dict[ast.AST, Scope] = field(default_factory=dict)  # of the function or module itself
     imports: dict[str, str] = field(default_factory=dict)
+    starred: list[str] = field(default_factory=list)  # the modules of `from module import *`
     import_nodes: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
     attributes: list[ast.Attribute] = field(default_factory=list)
     names: list[ast.Name] = field(default_factory=list)
@@ -302,6 +303,8 @@ def _import(file: SourceFile, node: ast.Import | ast.ImportFrom) -> None:
         return
     start = "." * node.level + (node.module or "")
     for alias in node.names:
+        if alias.name == "*":
+            file.starred.append(start)
         joined = f"{start}{alias.name}" if start.endswith(".") else f"{start}.{alias.name}"
         file.imports[alias.asname or alias.name] = joined
 

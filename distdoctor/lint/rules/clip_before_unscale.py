@@ -4,8 +4,8 @@ DD803 clip-before-unscale: gradients are clipped while they are still scaled.
 What it means    GradScaler multiplies the loss, hence the gradients, by up to 65536. A limit of 1.0
                  is then a limit of 1/65536 after unscaling.
 Why it hurts     Steps become tiny and vary with the scale; training slows to a crawl and nothing fails.
-How we know      clip_grad_norm_ is called between scaler.scale(loss).backward() and scaler.step() without scaler.unscale_(), in
-                 one function, or in several that one calls in this order.
+How we know      clip_grad_norm_, or a function that was handed in to clip, is called between scaler.scale(loss).backward() and
+                 scaler.step() without scaler.unscale_(), in one function, or in several that one calls in this order.
 What to do       Call scaler.unscale_(optimizer) before clip_grad_norm_.
 When it is fine  The scaler is known to be disabled; a limit that is multiplied by the scale.
 Source           PyTorch AMP examples: gradient clipping.
@@ -28,7 +28,7 @@ from distdoctor.lint.training import method_calls
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     course = Course(program, lambda call, scope: _matters(call, scope, program))
     for scope in program.scopes:
-        clips = [c for c in scope.calls if program.is_torch(c.func, scope.file, *_CLIPS)]
+        clips = [c for c in scope.calls if _is_clip(c, scope, program)]
         for clip in clips:
             if "scale" in ast.unparse(clip):
                 continue
@@ -56,7 +56,22 @@ def _here(clip: ast.Call, scope: Scope, program: ParsedFiles) -> tuple[Event, ..
 
 def _matters(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
     step, end = _is_scaled_step(call, scope, program), _is_scaled_backward(call, scope)
-    return step or end or program.is_torch(call.func, scope.file, *_CLIPS)
+    return step or end or _is_clip(call, scope, program)
+
+
+def _is_clip(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
+    """torch's own, or a function that the program was handed under such a name: `self.grad_clip_fn(model.parameters())`."""
+    if program.is_torch(call.func, scope.file, *_CLIPS):
+        return True
+    word = last_word(call.func).lower()
+    if "clip" not in word or "grad" not in word or program.target(call, scope) is not None:
+        return False
+    handed = program.bindings(dotted(call.func), scope) or dotted(call.func) in scope.parameters
+    return bool(handed) and any(last_word(one.func) == "parameters" for one in _calls_in(call.args))
+
+
+def _calls_in(nodes: list[ast.expr]) -> Iterator[ast.Call]:
+    return (one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Call))
 
 
 def _over_functions(clip: ast.Call, scope: Scope, course: Course) -> tuple[Event, ...] | None:

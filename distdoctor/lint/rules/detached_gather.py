@@ -15,7 +15,7 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
-from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
+from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, lineno
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import backwards, names_in, without_gradients
@@ -29,7 +29,21 @@ _LOSSES = (
     "cosine_embedding_loss",
     "kl_div",
 )
-_NO_FEATURES = ("label", "target", "idx", "index", "count", "size", "len", "mask", "ids", "rank", "metric", "acc")
+_NO_FEATURES = (
+    "label",
+    "target",
+    "idx",
+    "index",
+    "count",
+    "size",
+    "len",
+    "mask",
+    "ids",
+    "rank",
+    "metric",
+    "acc",
+    "grad",
+)
 
 
 @rule("DD217", "detached-gather", severity=ERROR)
@@ -44,6 +58,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             if (
                 gathered
                 and _has_gradient(given)
+                and not _cut_off(given, scope)
                 and not _put_back(gathered, given, scope)
                 and _trained_on(gathered, call, scope)
             ):
@@ -59,6 +74,13 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
 def _has_gradient(given: ast.expr) -> bool:
     word = dotted(given).lower()
     return bool(word) and not any(part in word for part in _NO_FEATURES) and "detach" not in word
+
+
+def _cut_off(given: ast.expr, scope: Scope) -> bool:
+    """Whether it was taken without its history on purpose: `shard = weight.data.clone()`."""
+    bound = scope.bindings.get(dotted(given), [])
+    words = {last_word(one) for made in bound for one in ast.walk(made.value)}
+    return bool(words & {"data", "detach"})
 
 
 def _put_back(gathered: str, given: ast.expr, scope: Scope) -> bool:
@@ -78,8 +100,11 @@ def _trained_on(gathered: str, gather: ast.Call, scope: Scope) -> bool:
     tainted = {gathered}
     for assign in sorted(scope.assigns, key=lineno):
         if lineno(assign) > lineno(gather) and assign.value is not None and names_in(assign.value) & tainted:
-            targets = assign.targets if isinstance(assign, ast.Assign) else [assign.target]
-            tainted |= {dotted(one) for one in targets} - {""}
+            targets = {
+                dotted(one) for one in (assign.targets if isinstance(assign, ast.Assign) else [assign.target])
+            } - {""}
+            cut = isinstance(assign.value, ast.Call) and last_word(assign.value.func) == "detach"
+            tainted = tainted - targets if cut else tainted | targets
     ends = [*backwards(scope), *(c for c in scope.calls if dotted(c.func).rpartition(".")[2] in _LOSSES)]
     return any(names_in(end) & tainted for end in ends if lineno(end) > lineno(gather))
 

@@ -20,7 +20,7 @@ from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_word, lineno
 from distdoctor.lint.program import ParsedFiles
-from distdoctor.lint.rule import Sighting, insert_before, rule
+from distdoctor.lint.rule import Sighting, insert_before, is_among_tests, rule
 from distdoctor.lint.training import method_calls, without_gradients
 
 _WITH_GRADIENTS = (
@@ -37,11 +37,11 @@ _WITH_GRADIENTS = (
 
 @rule("DD411", "gradients-during-evaluation", severity=WARNING)
 def see(program: ParsedFiles) -> Iterator[Sighting]:
-    for scope in program.scopes:
+    for scope in (one for one in program.scopes if not is_among_tests(one.path)):  # what these evaluate needs no memory
         if not scope.name or any(last_word(call.func) in _WITH_GRADIENTS for call in scope.calls):
             continue
-        if _sets_requires_grad(scope):
-            continue
+        if _sets_requires_grad(scope) or (scope.of_class and scope.name == "forward"):
+            continue  # a module that calls another is a part of a model, and whoever calls it decides
         models = {dotted(c.func.value) for c in method_calls(scope, "eval") if isinstance(c.func, ast.Attribute)} - {""}
         forward = next((c for c in scope.calls if dotted(c.func) in models and _goes_through_data(c, scope)), None)
         if forward is not None and not _stopped(forward, scope, program, 3) and not _trains_too(scope, forward):
@@ -49,7 +49,10 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
 
 
 def _sets_requires_grad(scope: Scope) -> bool:
-    """`parameter.requires_grad = False`: of a model that is frozen as a whole autograd keeps nothing."""
+    """`parameter.requires_grad = False`: of a model that is frozen as a whole autograd keeps nothing. Or a setting that is called
+    `no_grad` and given to the model."""
+    if any(isinstance(one, ast.Constant) and one.value == "no_grad" for one in ast.walk(scope.node)):
+        return True
     stored = (one for one in ast.walk(scope.node) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store))
     return any(one.attr == "requires_grad" for one in stored)
 

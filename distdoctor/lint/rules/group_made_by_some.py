@@ -28,7 +28,7 @@ from distdoctor.lint.rules.rank_conditional_collective import answered
 @rule("DD119", "group-made-by-some", severity=ERROR)
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
-        made = [one for one in issues(scope, program) if one.operation in MAKES_GROUP]
+        made = [one for one in issues(scope, program) if one.operation in MAKES_GROUP and not _kept(one)]
         under = [(one, _condition(one, scope, program)) for one in made]
         guarded = [(issue, condition) for issue, condition in under if condition is not None]
         told: set[ast.AST] = set()
@@ -38,6 +38,12 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             if condition.statement not in told and not answered(issue, condition, others, scope, program):
                 told.add(condition.statement)
                 yield _sighting(issue, condition, scope)
+
+
+def _kept(issue: Issue) -> bool:
+    """Whether a function on the way makes a group only where it has none of these members yet: all may have been made before."""
+    asked = (one.test for call, where in issue.way[1:] for one in conditions(call, where))
+    return any(isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn) for test in asked)
 
 
 def _condition(issue: Issue, scope: Scope, program: ParsedFiles) -> Condition | None:

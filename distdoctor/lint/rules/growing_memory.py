@@ -18,7 +18,7 @@ from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_word, lineno, within
 from distdoctor.lint.program import ParsedFiles
-from distdoctor.lint.rule import Sighting, rule
+from distdoctor.lint.rule import Sighting, is_among_tests, rule
 from distdoctor.lint.training import backwards, training_loops, without_gradients
 
 FEW = 10  # turns whose graphs are no growth
@@ -26,7 +26,7 @@ FEW = 10  # turns whose graphs are no growth
 
 @rule("DD401", "growing-memory", severity=WARNING)
 def see(program: ParsedFiles) -> Iterator[Sighting]:
-    for scope in program.scopes:
+    for scope in (one for one in program.scopes if not is_among_tests(one.path)):  # what these keep is small
         for loop, ends in training_loops(scope):
             if _is_short(loop) or not _steps(scope, program):
                 continue

@@ -29,7 +29,7 @@ from distdoctor.diagnosis.source.source_file import (
 )
 from distdoctor.lint.course import starts
 from distdoctor.lint.program import ParsedFiles
-from distdoctor.lint.rank_conditions import on_rank
+from distdoctor.lint.rank_conditions import conditions, on_rank
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import method_calls, names_in, target_names
 
@@ -72,8 +72,10 @@ def _saved_from_cpu(file: SourceFile, program: ParsedFiles) -> bool:
 
 def _restores(call: ast.Call, scope: Scope, program: ParsedFiles, steps: int = _MOST_CALLERS) -> bool:
     """Whether what a call returns goes into load_state_dict of a model or optimizer, here or where a caller gets it from here, on
-    every rank; schedulers and scalers hold numbers."""
+    every rank; schedulers, scalers and parameter groups hold numbers."""
     if on_rank(call, scope, program) is not None or _mapped_elsewhere(call, scope) or _of_this_rank(call, scope):
+        return False
+    if "param_group" in ast.unparse(scope.file.statement(call)) or _from_memory(call, scope):
         return False
     names = _carriers(call, scope)
     if any(_carries(one, call, names) for other in scope.calls for one in other.args if _loads_state(other)):
@@ -81,6 +83,13 @@ def _restores(call: ast.Call, scope: Scope, program: ParsedFiles, steps: int = _
     returned = any(one.value is not None and _carries(one.value, call, names) for one in scope.returns)
     callers = program.callers(scope) if returned and steps else []
     return any(_restores(site.call, site.scope, program, steps - 1) for site in callers)
+
+
+def _from_memory(call: ast.Call, scope: Scope) -> bool:
+    """Whether it reads a buffer of this process and no file: by what made it, or by a question for its kind before."""
+    asked = " ".join(ast.unparse(one.test) for one in conditions(call, scope))
+    made = [one.value for name in names_in(call) for one in scope.bindings.get(name, ())]
+    return "BytesIO" in asked or any("BytesIO" in ast.unparse(one) for one in (call, *made))
 
 
 def _carriers(call: ast.Call, scope: Scope) -> set[str]:

@@ -6,7 +6,7 @@ What it means    DDP decides in its forward whether the backward will reduce. no
 Why it hurts     The first reduces the gradients of every micro-batch; the others let the replicas drift apart.
 How we know      The block, whose context may have been chosen before, holds a backward and no call of the model; or the only
                  backward of a loop that steps is inside; or the conditions on the loop's counter, played for its first turns,
-                 choose no_sync in every turn that steps.
+                 choose no_sync in every turn that steps, here or in a function that the turn calls.
 What to do       Put the forward and backward of every micro-batch but the last inside no_sync.
 When it is fine  FSDP, where the backward decides; gradients that the function reduces itself.
 Source           torch.nn.parallel.DistributedDataParallel.no_sync: the forward pass should be included.
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR, WARNING
 from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_word, within
-from distdoctor.lint.micro_steps import counter_of, holds, modulus_of, turns
+from distdoctor.lint.micro_steps import as_called, counter_of, holds, modulus_of, turns, written_out
 from distdoctor.lint.program import DDP, OPTIMIZER, SCALER, ParsedFiles
 from distdoctor.lint.rank_conditions import Condition, conditions
 from distdoctor.lint.rule import Sighting, rule
@@ -74,29 +74,46 @@ def _out_of_phase(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
                     why="counting the turns of the loop, no_sync is chosen in every turn that steps",
                     remedy="align-no-sync",
                     severity=ERROR,
-                    also=((step, scope, "steps in the same turn"),),
+                    also=((*step, "steps in the same turn"),),
                 )
                 break
 
 
-def _unreduced_step(attribute: ast.Attribute, loop: Loop, scope: Scope, program: ParsedFiles) -> ast.Call | None:
+def _unreduced_step(
+    attribute: ast.Attribute, loop: Loop, scope: Scope, program: ParsedFiles
+) -> tuple[ast.Call, Scope] | None:
     """The first step of a loop that happens under no_sync alone, in each turn in which it happens."""
     if not counter_of(loop) or _by_hand(scope, program):
         return None
     unsynced = _inside(attribute, loop, scope)
-    for step in method_calls(scope, "step"):
-        stepping = _inside(step, loop, scope) if within(loop, step, scope.file) else []
-        modulus = modulus_of([one.test for one in (*unsynced, *stepping)], scope)
-        if not stepping or not modulus or not _is_of_optimizer(step, scope, program):
+    for step, where, stepping in _steps(loop, scope, program):
+        modulus = modulus_of([*unsynced, *stepping])
+        if not stepping or not modulus:
             continue
         for played in turns(loop, modulus, scope):
-            steps = [turn for turn in played if holds(stepping, turn, scope)]
-            unknown = any(holds(stepping, turn, scope) is None for turn in played)
-            if unknown or not steps or len(steps) == len(played) or not all(holds(unsynced, t, scope) for t in steps):
+            steps = [turn for turn in played if holds(stepping, turn)]
+            unknown = any(holds(stepping, turn) is None for turn in played)
+            if unknown or not steps or len(steps) == len(played) or not all(holds(unsynced, t) for t in steps):
                 break
         else:
-            return step
+            return step, where
     return None
+
+
+def _steps(loop: Loop, scope: Scope, program: ParsedFiles) -> Iterator[tuple[ast.Call, Scope, list[Condition]]]:
+    """The optimizer steps of a loop's turns, here or in a function that it calls, with the conditions for them in words of
+    this scope."""
+    calls = [call for call in scope.calls if within(loop, call, scope.file)]
+    own = set(method_calls(scope, "step"))
+    for call in calls:
+        if call in own and _is_of_optimizer(call, scope, program):
+            yield call, scope, _inside(call, loop, scope)
+        for called in program.targets(call, scope):
+            for step in method_calls(called, "step"):
+                asked = [as_called(one, called, call, scope) for one in conditions(step, called)]
+                if _is_of_optimizer(step, called, program) and None not in asked:
+                    there = [written_out(one, scope) for one in asked if one is not None]
+                    yield step, called, [*_inside(call, loop, scope), *there]
 
 
 def _is_of_optimizer(step: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
@@ -106,7 +123,7 @@ def _is_of_optimizer(step: ast.Call, scope: Scope, program: ParsedFiles) -> bool
 
 def _inside(node: ast.AST, loop: Loop, scope: Scope) -> list[Condition]:
     """The conditions of a node that stand in the loop's body, nearer than the loop."""
-    return [one for one in conditions(node, scope) if within(loop, one.statement, scope.file)]
+    return [written_out(one, scope) for one in conditions(node, scope) if within(loop, one.statement, scope.file)]
 
 
 def _without_sync(block: ast.With | ast.AsyncWith, scope: Scope, program: ParsedFiles) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.rank_words import RANK_VARIABLES
-from distdoctor.diagnosis.source.source_file import Scope, argument, dotted, last_word
+from distdoctor.diagnosis.source.source_file import Scope, argument, dotted, exclusive, last_word
 from distdoctor.lint.collectives import operation
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
@@ -46,6 +46,8 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             root = argument(call, place, name)
             if root is None or not is_own_rank(root, scope, program) or on_rank(call, scope, program) is not None:
                 continue
+            if any(last_word(other.func) == word and exclusive(other, call, scope.file) for other in scope.calls):
+                continue  # who holds it names itself, the others name the one who does
             yield Sighting(
                 node=call,
                 scope=scope,

@@ -5,7 +5,7 @@ What it means    DistributedSampler shuffles with seed + epoch. Without set_epoc
 Why it hurts     The model sees one fixed order; validation looks fine, generalization quietly suffers.
 How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, or without end by a generator, and
                  set_epoch is called nowhere in the files that create and iterate it, or only on other samplers. Where the
-                 program's settings say whether it shuffles, the loop has to be one that trains.
+                 program's settings or a default say whether it shuffles, the loop has to be one that trains.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop.
 When it is fine  shuffle=False, a single epoch, an evaluation, a library that sets it (accelerate, Lightning).
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
@@ -111,7 +111,9 @@ def _shuffling_sampler(iterated: ast.expr, loop: Loop, scope: Scope, program: Pa
             if sampler.kind != SAMPLER:
                 continue
             shuffle = _shuffle(sampler, given, program)
-            if is_constant(shuffle, True) or (_is_setting(shuffle) and _learns(loop, scope, program)):
+            if is_constant(shuffle, True):
+                return sampler
+            if (_is_setting(shuffle) or _by_default(sampler, program)) and _learns(loop, scope, program):
                 return sampler
     return None
 
@@ -132,6 +134,15 @@ def _shuffle(sampler: Made, given: ast.expr | None, program: ParsedFiles) -> ast
     return bound[0].value if len(bound) == 1 else None
 
 
+def _by_default(sampler: Made, program: ParsedFiles) -> bool:
+    """Whether the function that makes the sampler shuffles where its caller does not say, and some caller does not."""
+    shuffle = argument(sampler.call, 3, "shuffle")
+    if not isinstance(shuffle, ast.Name) or not is_constant(sampler.scope.default_of(shuffle.id), True):
+        return False
+    given = [given_for(site.call, sampler.scope, shuffle.id) for site in program.callers(sampler.scope)]
+    return not given or any(one is None or is_constant(one, True) for one in given)
+
+
 def _is_setting(shuffle: ast.expr | None) -> bool:
     """`options["shuffle"]`, `args.shuffle`, `config.get("shuffle", True)`: on, or there would be no such setting."""
     if isinstance(shuffle, ast.Call):
@@ -149,7 +160,7 @@ def _learns(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
 
 def _evaluates(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
     """Whether the loop learns nothing: an evaluation may see the same order each time."""
-    asked = any(lineno(call) < lineno(loop) for call in method_calls(scope, "eval"))
+    asked = any(lineno(call) < lineno(loop) or within(loop, call, scope.file) for call in method_calls(scope, "eval"))
     return (asked or without_gradients(loop, scope)) and not trains(loop, scope, program)
 
 

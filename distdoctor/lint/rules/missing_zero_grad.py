@@ -85,8 +85,11 @@ def _is_step(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
 
 
 def _is_of_one_turn(step: ast.Call, loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
-    """Whether the optimizer is made anew in each turn of the loop: it steps once."""
+    """Whether the optimizer is made anew in each turn of the loop, or wrapped anew: it steps once."""
     assert isinstance(step.func, ast.Attribute)
+    bound = [one for one in scope.bindings.get(dotted(step.func.value), ()) if not one.looped]
+    if bound and all(within(loop, one.statement, scope.file) for one in bound):
+        return True
     made = [one for one in program.made(step.func.value, scope) if one.kind == OPTIMIZER]
     return all(one.scope is scope and within(loop, one.call, scope.file) for one in made)
 

@@ -5,7 +5,7 @@ What it means    DDP's gradient reduction already keeps the ranks in step. A bar
 Why it hurts     Each step is as slow as the slowest rank, and the device goes idle.
 How we know      dist.barrier() or torch.cuda.synchronize() in every iteration of a training loop that reads no clock.
 What to do       Remove it.
-When it is fine  Around a time measurement; around files that one rank writes in that step.
+When it is fine  In a time measurement; around files that one rank writes in that step.
 Source           torch.distributed.barrier; CUDA semantics: asynchronous execution.
 """
 
@@ -15,7 +15,7 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import NOTE
-from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, last_word, within
+from distdoctor.diagnosis.source.source_file import FunctionNode, Loop, Scope, last_word, lineno, within
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import on_rank
 from distdoctor.lint.rule import Sighting, rule
@@ -35,7 +35,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             waits = [
                 c for c in inside if program.meaning(c.func, scope.file) in _WAITS and _in_every_turn(c, loop, scope)
             ]
-            if waits:
+            if waits and not _measures(loop, scope, program):
                 yield Sighting(
                     node=waits[0],
                     scope=scope,
@@ -43,6 +43,13 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                     why="the gradient reduction already keeps the ranks in step",
                     remedy="drop-barriers",
                 )
+
+
+def _measures(loop: Loop, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether the function waits for the device and then reads a clock before the loop: a benchmark waits on purpose."""
+    before = [call for call in scope.calls if lineno(call) < lineno(loop)]
+    waits = [call for call in before if program.meaning(call.func, scope.file) in _WAITS]
+    return any(last_word(call.func) in _CLOCKS and lineno(call) > lineno(wait) for wait in waits for call in before)
 
 
 def _in_every_turn(node: ast.AST, loop: Loop, scope: Scope) -> bool:

@@ -49,7 +49,8 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
 
 def _is_sharded_later(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
     """Whether what is asked for its state is given to something that shards it only after that: until then its state is local."""
-    names = {dotted(one) for one in call.args[:1]} - {""}
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    names = {dotted(one) for one in (owner, *call.args[:1])} - {""}
     later = [one for one in scope.calls if lineno(one) > lineno(call) and names & {dotted(a) for a in one.args[:1]}]
     return any(_shards(one, scope, program) for one in later)
 

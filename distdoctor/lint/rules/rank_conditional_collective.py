@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
@@ -37,6 +38,8 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
         for issue, condition in under:
             if condition.statement in told or _may_exclude_each_other(issue, condition, scope, program):
                 continue
+            if _asked_on_the_way(issue) > MOST_ASKED or _is_told_whether(issue):
+                continue
             if not answered(issue, condition, under, scope, program):
                 told.add(condition.statement)
                 yield _sighting(issue, condition, scope)
@@ -53,6 +56,42 @@ def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, pr
         return False
     inner = [one for call, where in issue.way for one in conditions(call, where)]
     return any(one.statement is not condition.statement for one in inner)
+
+
+MOST_ASKED = 2  # functions on the way; a collective behind more settings is of a program that is set up otherwise
+
+
+def _asked_on_the_way(issue: Issue) -> int:
+    """How many of the functions on the way go on under a condition that is none on whether there is a job at all."""
+    asked = 0
+    for call, where in issue.way[1:]:
+        tests = (ast.unparse(one.test) for one in conditions(call, where))
+        asked += any(not any(word in test for word in _OF_THE_JOB) for test in tests)
+    return asked
+
+
+def _is_told_whether(issue: Issue) -> bool:
+    """Whether a call on the way works out for the function whether there are others to meet: `now(share=not alone)`."""
+    for (call, _), (inner, target) in pairwise(issue.way):
+        asked = {name for one in conditions(inner, target) for name in _plain_names(one.test)} & set(target.parameters)
+        given = (one.value for one in call.keywords if one.arg in asked)
+        if any(isinstance(one, ast.UnaryOp | ast.Compare | ast.BoolOp) for one in given):
+            return True
+    return False
+
+
+def _plain_names(test: ast.expr) -> Iterator[str]:
+    """`share` of `not share or alone()`."""
+    if isinstance(test, ast.UnaryOp):
+        yield from _plain_names(test.operand)
+    elif isinstance(test, ast.BoolOp):
+        for part in test.values:
+            yield from _plain_names(part)
+    elif isinstance(test, ast.Name):
+        yield test.id
+
+
+_OF_THE_JOB = ("is_initialized", "is_available", "world_size", "distributed")
 
 
 def answered(
@@ -72,7 +111,7 @@ def answered(
     if not condition.negated and _leaves_behind(issue.way[0][0], statement.body):
         calls += [call for call in scope.calls if lineno(call) > (statement.end_lineno or 0)]
     return bool(issues(scope, program, calls)) or any(
-        _may_wait(call) or _is_handed_in(call, scope, program) for call in calls
+        _may_wait(call) or _is_handed_in(call, scope, program) or _hands_over(call, scope, program) for call in calls
     )
 
 
@@ -105,6 +144,13 @@ def _is_handed_in(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
         and program.target(call, scope) is None
         and (name in scope.parameters or bool(program.bindings(name, scope)))
     )
+
+
+def _hands_over(call: ast.Call, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether a function of ours that issues something is given to the call, which may call it: `study.optimize(objective)`."""
+    given = (one for one in (*call.args, *(one.value for one in call.keywords)) if dotted(one))
+    targets = (program.function(one, scope) for one in given)
+    return any(target is not None and bool(issues(target, program)) for target in targets)
 
 
 def _may_wait(call: ast.Call) -> bool:

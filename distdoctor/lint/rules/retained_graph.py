@@ -15,7 +15,16 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
-from distdoctor.diagnosis.source.source_file import argument, is_constant, keyword, last_word
+from distdoctor.diagnosis.source.source_file import (
+    Loop,
+    Scope,
+    argument,
+    dotted,
+    is_constant,
+    keyword,
+    last_word,
+    within,
+)
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, rule
 from distdoctor.lint.training import training_loops
@@ -24,9 +33,9 @@ from distdoctor.lint.training import training_loops
 @rule("DD410", "retained-graph", severity=WARNING)
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
-        for _, ends in training_loops(scope):
+        for loop, ends in training_loops(scope):
             again = [call for call in scope.calls if last_word(call.func) in ("grad", "backward") and call not in ends]
-            if len(ends) == 1 and not again and _retains(ends[0]):
+            if len(ends) == 1 and not again and _retains(ends[0]) and not _of_all_turns(ends[0], loop, scope):
                 yield Sighting(
                     node=ends[0],
                     scope=scope,
@@ -34,6 +43,16 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                     why="this is the only backward of the loop",
                     remedy="let-the-graph-go",
                 )
+
+
+def _of_all_turns(end: ast.Call, loop: Loop, scope: Scope) -> bool:
+    """Whether what it begins from was there before the loop, `for loss in losses:`: the other turns may share its graph."""
+    receiver = end.func.value if isinstance(end.func, ast.Attribute) else None
+    given = end.args[0] if end.args and last_word(receiver) == "autograd" else receiver
+    bound = scope.bindings.get(dotted(given), [])
+    return bool(dotted(given)) and all(
+        one.statement is loop or not within(loop, one.statement, scope.file) for one in bound
+    )
 
 
 def _retains(call: ast.Call) -> bool:

@@ -85,7 +85,8 @@ def spread_group(states: Mapping[int, BackendState]) -> dict[int, GroupState]:
     {} where there is none."""
     for members in _by_group(states).values():
         ends = [state.completed for state in members.values()]
-        behind = sum(end < max(ends) for end in ends)
+        furthest = max(ends)
+        behind = sum(end < furthest for end in ends)
         if 2 * behind > len(ends) and len(set(ends)) >= FEWEST_MOMENTS and _attended(members):
             return members
     return {}

@@ -26,10 +26,26 @@ _ORDINARY = re.compile(
 )
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/@'\"]{1,512}@")
 # Only from the beginning of a word, so that a long one is tried once; only a secret's name, so that no other takes its value.
+# A value in quotes goes up to the other one or to where the text was cut; so does one in brackets, `auth=("user", "...")`.
 _ASSIGNED = re.compile(
     rf"(?<![A-Za-z0-9_.-])(?=[A-Za-z0-9_.-]{{0,64}}(?:{_WORDS}))"
-    r"(?P<name>[A-Za-z0-9_.-]{1,64})(?P<between>[\"']?\s?[=:]\s?[\"']?)"
-    r"(?P<value>(?:Bearer |Basic )?[^\s\"',;&)}\]]{1,4096})",
+    r"(?P<name>[A-Za-z0-9_.-]{1,64})(?P<between>\\{0,3}[\"']?[ \t]{0,16}[=:](?:[ \t]{0,16}|\s))"
+    r"(?P<value>\\{0,3}(?:\"[^\"]{1,4096}(?:\"|\Z)|'[^']{1,4096}(?:'|\Z)|\([^)]{1,512}\)|\[[^\]]{1,512}\]|\{[^}]{1,512}\})"
+    r"|\\{0,3}[\"']?(?:(?:Bearer|Basic|Token|Digest|ApiKey) )?[^\s\"',;&)}\]]{1,4096})",
+    re.IGNORECASE,
+)
+_COOKIES = re.compile(
+    r"(?P<name>\b(?:Set-)?Cookie[\"']?[ \t]{0,16}:[ \t]{0,16}[\"']?)[^\r\n\"']{1,4096}", re.IGNORECASE
+)
+_HEREAFTER = re.compile(
+    r"(?P<name>\b(?:password|passwd|passphrase)[ \t]{1,4})(?=[^\s\d]{0,64}\d)\S{8,4096}", re.IGNORECASE
+)
+_USER = re.compile(r"(?P<name>(?<!\S)(?:-u|--user)[ =][^\s:'\"]{1,64}:)[^\s'\"]{1,4096}")
+_KEY_BLOCK = re.compile(r"(?P<name>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)[^-]{1,16384}")
+# Whoever knows such an address may write to the channel behind it.
+_HOOK = re.compile(
+    r"(?P<name>https?://(?:hooks?\.[^\s/'\"]{1,200}/|[^\s/'\"]{1,200}/(?:api/)?webhooks?[a-z0-9]{0,8}/|api\.telegram\.org/bot))"
+    r"[^\s'\"]{1,512}",
     re.IGNORECASE,
 )
 _SIGNED = re.compile(r"(?P<name>[?&]sig=)[^\s&'\"]{1,4096}", re.IGNORECASE)  # Azure's signed addresses
@@ -55,7 +71,8 @@ def is_secret(name: str) -> bool:
 def redacted(text: str) -> str:
     """`text` without credentials in URLs, without what is assigned to a secret's name, and without known kinds of tokens."""
     text = _URL.sub(lambda found: f"{found['scheme']}{GONE}@", text)
-    text = _SIGNED.sub(lambda found: f"{found['name']}{GONE}", text)
+    for pattern in (_HOOK, _COOKIES, _SIGNED, _USER, _HEREAFTER, _KEY_BLOCK):
+        text = pattern.sub(lambda found: f"{found['name']}{GONE}", text)
     text = _ASSIGNED.sub(lambda found: _kept(found) if is_secret(found["name"]) else found[0], text)
     return _KNOWN.sub(GONE, text)
 
@@ -72,19 +89,27 @@ def kept_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def redacted_source(text: str) -> str:
     """The user's source likewise, as far as a secret is written out in it."""
     text = _URL.sub(lambda found: f"{found['scheme']}{GONE}@", text)
+    for pattern in (_HOOK, _KEY_BLOCK):
+        text = pattern.sub(lambda found: f"{found['name']}{GONE}", text)
     text = _WRITTEN_OUT.sub(lambda found: _kept(found) if is_secret(found["name"]) else found[0], text)
     return _KNOWN.sub(GONE, text)
 
 
 def _kept(found: re.Match[str]) -> str:
-    return f"{found['name']}{found['between']}{GONE}"
+    opening = found["value"].lstrip("\\")[:1]
+    quote = opening if opening in "\"'" else ""
+    closing = quote if found["value"].endswith(quote) else ""
+    return f"{found['name']}{found['between']}{quote}{GONE}{closing}"
 
 
 def redacted_arguments(arguments: Iterable[str]) -> list[str]:
-    """A command line likewise; also the argument after an option such as `--token`."""
+    """A command line likewise; also the argument after an option such as `--token`, and the password of `-u user:password`."""
     found: list[str] = []
     follows = False
     for argument in map(str, arguments):
-        found.append(GONE if follows and not argument.startswith("-") else redacted(argument))
+        user = argument.partition(":")[0] if found and found[-1] in ("-u", "--user") and ":" in argument else ""
+        found.append(
+            GONE if follows and not argument.startswith("-") else f"{user}:{GONE}" if user else redacted(argument)
+        )
         follows = argument.startswith("-") and "=" not in argument and is_secret(argument)
     return found

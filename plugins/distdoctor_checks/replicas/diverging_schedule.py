@@ -195,7 +195,8 @@ def _ahead(parting: ReplicaDivergence, gradients: Gradients) -> tuple[int, ...]:
     if common < FEWEST_RATES or len({tuple(rates[:common]) for rates in taken.values()}) > 1:
         return ()
     place = {rank: taken[rank].index(update.value("lr")) for rank, update in parting.updates.items() if rank in taken}
-    return tuple(rank for rank in sorted(place) if place[rank] > min(place.values()))
+    lowest = min(place.values(), default=0)
+    return tuple(rank for rank in sorted(place) if place[rank] > lowest)
 
 
 def _pace(ahead: tuple[int, ...]) -> str:
