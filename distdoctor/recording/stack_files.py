@@ -15,6 +15,7 @@ from pathlib import Path
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording import py_spy_dump
+from distdoctor.recording.beside_dumps import at_their_lines, of_world
 from distdoctor.recording.fault_dumps import begins_like_faults, fault_dumps
 from distdoctor.recording.files import head_of, read_bytes
 from distdoctor.recording.flight.dumps import NAMED_RANK
@@ -113,15 +114,26 @@ def with_stacks(recording: Recording, seen: Recording) -> Recording:
     world = max(recording.world_size, seen.world_size)
     known = {site.path for log in recording.ranks.values() for text in log.texts if (site := SourceLine.parse(text))}
     known |= {clue.site.path for clue in recording.clues if clue.site}
-    stacks = _under_whole_paths(seen.stacks, known)
+    stacks = _under_whole_paths(_both(recording.stacks, seen.stacks), known)
     if recording.ranks:
         stacks = replace(stacks, elsewhere=tuple(rank for rank in range(world) if rank not in stacks.ranks))
+    recording = at_their_lines(of_world(recording, world), stacks)
     return replace(
         recording,
         job=replace(recording.job, world_size=world),
         stacks=stacks,
         troubles=(*recording.troubles, *seen.troubles),
     )
+
+
+def _both(printed: Stacks | None, copied: Stacks) -> Stacks:
+    """The stacks that somebody copied, and of other ranks those that they have printed into the job's log."""
+    if printed is None:
+        return copied
+    ranks = dict(sorted({**printed.ranks, **copied.ranks}.items()))
+    elsewhere = tuple(rank for rank in {*printed.elsewhere, *copied.elsewhere} if rank not in ranks)
+    unranked = (*copied.unranked, *printed.unranked)
+    return replace(copied, ranks=ranks, elsewhere=elsewhere, unranked=unranked)
 
 
 def went_on(seen: Recording, log: Path, files: Iterable[Path]) -> Recording:

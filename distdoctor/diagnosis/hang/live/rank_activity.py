@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from distdoctor.recording.called_functions import OPERATIONS
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.stacks import UNINTERRUPTIBLE, Frame, ProcessStacks, RankStacks, ThreadStack
 from distdoctor.recording.trace.layout import Op
@@ -55,12 +56,6 @@ _MODULES = {
     "torch/distributed/fsdp/fully_sharded_data_parallel.py": "FullyShardedDataParallel",
 }
 _LEAVING = frozenset({"destroy_process_group", "_shutdown", "_exit_function"})
-_OPS = {op.word: op for op in Op} | {
-    "isend": Op.SEND, "irecv": Op.RECV, "send_object_list": Op.SEND, "recv_object_list": Op.RECV,
-    "all_gather_object": Op.ALL_GATHER, "gather_object": Op.GATHER, "broadcast_object_list": Op.BROADCAST,
-    "scatter_object_list": Op.SCATTER, "batch_isend_irecv": Op.UNKNOWN, "_all_gather_base": Op.ALL_GATHER_INTO_TENSOR,
-    "_reduce_scatter_base": Op.REDUCE_SCATTER_TENSOR, "reduce_scatter_tensor": Op.REDUCE_SCATTER_TENSOR,
-}  # fmt: skip
 # A line whose innermost call is C++ says what it waits for only in its own words.
 _HANDLE_LINE = re.compile(r"\.wait(_tensor)?\s*\(")
 _DEVICE_LINE = re.compile(r"\.(item|cpu|tolist|numpy)\s*\(|synchronize\s*\(|\.to\(\s*[\"']cpu")
@@ -204,7 +199,7 @@ def activity_of(
         site=site,
         inner=thread.frames[0],
         call=_name_of(frame) if frame else "",
-        op=_OPS.get(frame.function) if frame else None,
+        op=OPERATIONS.get(frame.function) if frame else None,
         arguments=frame.arguments if frame else {},
         line=line,
     )
@@ -273,7 +268,7 @@ def _communication(thread: ThreadStack) -> tuple[Activity, Frame] | None:
         waits = waits or frame.path.endswith(_COLLECTIVES)
         if "/torch/distributed/checkpoint/" in frame.path and not waits:
             return Activity.CHECKPOINT, frame
-        if "c10d_logger" in frame.path or (found is not None and found.function in _OPS and frame.function not in _OPS):
+        if "c10d_logger" in frame.path or (found is not None and found.function in OPERATIONS and frame.function not in OPERATIONS):
             continue
         found = frame
     if found is None or "/elastic/" in found.path:
