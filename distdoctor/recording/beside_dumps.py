@@ -16,7 +16,7 @@ from distdoctor.recording.flight.backend_state import BackendState, GroupState
 from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import ProcessStacks, Stacks, ThreadStack
-from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, Op, site_text
+from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, Op
 
 _EVERYBODYS = "default_pg"
 _IN_BACKWARD = frozenset(Op) - POINT_TO_POINT - ROOTED  # what is issued while gradients are reduced
@@ -73,12 +73,9 @@ def _at_its_line(log: RankTrace, states: Mapping[int, BackendState], stacks: Sta
     open_at = np.flatnonzero(np.asarray(log.calls["returned_ns"]) == 0)
     if process is None or len(open_at) != 1 or log.rank not in states or log.site(log.calls[int(open_at[0])]["site"]):
         return log  # of several the stack shows one, and not which
-    site = _line_of(Op(int(log.calls[int(open_at[0])]["op"])), process)
-    if not site:
-        return log
-    calls = np.array(log.calls)
-    calls["site"][open_at] = len(log.texts)
-    return replace(log, calls=calls, texts=(*log.texts, site_text(site.path, site.line, site.function)))
+    row = log.calls[int(open_at[0])]
+    site = _line_of(Op(int(row["op"])), process)
+    return replace(log, seen_at={int(row["seq"]): site}) if site else log
 
 
 def _line_of(op: Op, process: ProcessStacks) -> SourceLine:
