@@ -130,7 +130,9 @@ class RankTrace:
     environment: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Rows] = field(default_factory=dict)
     drawn_sets: Mapping[int, KeptFile] = field(default_factory=dict)  # of long passes, by the `seq` of their record
-    seen_at: Mapping[int, SourceLine] = field(default_factory=dict)  # by `seq`: lines of calls that a copied stack shows
+    seen_at: Mapping[int, SourceLine] = field(
+        default_factory=dict
+    )  # by `seq`: lines of calls that a copied stack shows
     unsealed: bool = False  # its job is over, and no launcher noted a checksum of it: damage to it would not be seen
 
     @property

@@ -48,6 +48,7 @@ from distdoctor.diagnosis.hang.in_logs import KEY, LOOK, LogFacts, call_in, clai
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of, standing_of
+from distdoctor.diagnosis.hang.live.sides import KEY as APART
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of, of_several
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import decision_places
@@ -86,15 +87,16 @@ PAUSE_SECONDS = 60.0  # that a job may make when all of its ranks do so, and nob
 def examine(
     standstill: Stall | None, verdict: Verdict | None, progress: DeviceProgress | None, log: LogFacts | None
 ) -> Iterator[Finding]:
+    copies = standstill if standstill is not None and standstill.stacks.copies else None
     if log is not None:
-        yield from _by_log(log)
+        yield from (_at_its_line(one, copies) for one in _by_log(log))
         yield from _unranked(log)
     seen = list(_seen(standstill)) if standstill is not None else []
-    if seen and standstill is not None and standstill.stacks.copies and progress is not None:
+    if copies is not None and progress is not None:
         seen = [_with_dumps(one, progress) for one in seen]
     yield from seen
-    if progress is not None and verdict is not None and not seen and (standstill is None or standstill.stacks.copies):
-        yield from hosts_that_stopped(progress, verdict)
+    if progress is not None and verdict is not None and not seen and (standstill is None or copies is not None):
+        yield from (_at_its_line(one, copies) for one in hosts_that_stopped(progress, verdict))
 
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:
@@ -288,13 +290,29 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             yield _stuck(standings, standstill)
 
 
+def _at_its_line(finding: Finding, copies: Stall | None) -> Finding:
+    """What dumps or a log say of one rank, with the line at which its stack shows it."""
+    standing = copies.standings.get(finding.ranks[0]) if copies is not None and len(finding.ranks) == 1 else None
+    if copies is None or standing is None or standing.process is None or not standing.site:
+        return finding
+    seen = Place(standing.site, (standing.rank,), standing.words)
+    others = [one for one in finding.places if one.ranks != (standing.rank,)] or copies.places(standing)[1:]
+    why = f"{finding.why}; {copies.looks}" if copies.is_one_moment else finding.why
+    # Where it waits in another call than the others, that is the better claim.
+    explains = (*finding.explains, APART) if standing.waits_for_ranks else finding.explains
+    return replace(finding, place=standing.site, places=(seen, *others), why=why, explains=explains)
+
+
 def _with_dumps(finding: Finding, progress: DeviceProgress) -> Finding:
     """What copied stacks show, with what the dumps beside them say of the same rank."""
-    absence = next((one for one in progress.absences if one.at is None and one.rank in finding.ranks), None)
+    absence = next((one for rank in finding.ranks if (one := progress.missed_by(rank)) is not None), None)
     if absence is None:
         return finding
     has = "has" if len(absence.waiting) == 1 else "have"
-    why = f"{named(absence.waiting)} {has} enqueued {absence.call.words}, rank {absence.rank} has issued up to #{absence.last}"
+    issued = f"rank {absence.rank} has issued up to #{absence.last}"
+    if absence.rank not in progress.states:
+        issued = f"rank {absence.rank} left no dump"
+    why = f"{named(absence.waiting)} {has} enqueued {absence.call.words}, {issued}"
     return replace(finding, confidence=LIKELY, severity=None, why=f"{why}; {finding.why}")
 
 
@@ -351,7 +369,7 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
         prescriptions=(
             Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(first, standstill)),
         ),
-        severity=WARNING if standstill.stacks.copies and not standstill.explains else None,
+        severity=WARNING if standstill.stacks.copies and not (standstill.explains or standstill.is_backed) else None,
         explains=standstill.explains,
         specificity=BY_COPIES if standstill.explains else None,
     )

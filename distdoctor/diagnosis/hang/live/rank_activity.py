@@ -32,6 +32,14 @@ class Activity(StrEnum):
     UNREADABLE = "unreadable"
 
 
+class Grade(StrEnum):
+    """What shows where a rank is."""
+
+    STACK = "stack"
+    DUMP = "dump"
+    LOG = "log"
+
+
 UNKNOWN_LINE = SourceLine()
 WAITING = frozenset({Activity.COLLECTIVE, Activity.BACKWARD, Activity.HANDLE, Activity.INIT, Activity.NEW_GROUP})
 _C10D = "torch/distributed/distributed_c10d.py"
@@ -79,6 +87,8 @@ class RankActivity:
     op: Op | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
     line: str = ""
+    grade: Grade = Grade.STACK
+    told: str = ""  # in what it waits, as a dump or a log says
 
     @property
     def process(self) -> ProcessStacks | None:
@@ -114,7 +124,7 @@ class RankActivity:
     @property
     def words(self) -> str:
         """`waits in all_reduce`, `is in time.sleep(600)`."""
-        return _WORDS[self.doing](self)
+        return self.told or _WORDS[self.doing](self)
 
     @property
     def peer(self) -> str:
@@ -268,7 +278,9 @@ def _communication(thread: ThreadStack) -> tuple[Activity, Frame] | None:
         waits = waits or frame.path.endswith(_COLLECTIVES)
         if "/torch/distributed/checkpoint/" in frame.path and not waits:
             return Activity.CHECKPOINT, frame
-        if "c10d_logger" in frame.path or (found is not None and found.function in OPERATIONS and frame.function not in OPERATIONS):
+        if "c10d_logger" in frame.path or (
+            found is not None and found.function in OPERATIONS and frame.function not in OPERATIONS
+        ):
             continue
         found = frame
     if found is None or "/elastic/" in found.path:
