@@ -55,6 +55,25 @@ def _with_members(log: RankTrace, names: set[str], members: tuple[int, ...]) -> 
     return replace(log, groups=groups, texts=(*log.texts, ",".join(map(str, members))))
 
 
+def beside_a_log(recording: Recording, log: Recording) -> Recording:
+    """The dumps with the log of the same job: its lines, what faulthandler printed there, and who is said to have died without
+    leaving a dump. Who left one lived on, and what ended it came later."""
+    world = max(recording.world_size, log.world_size)
+    died = {r: end for r, end in log.job.ends.items() if r not in recording.ranks and not end.ended_by_launcher}
+    recording = of_world(recording, world)
+    stacks = log.stacks
+    if stacks is not None:
+        recording = at_their_lines(recording, stacks)
+        stacks = replace(stacks, elsewhere=tuple(rank for rank in range(world) if rank not in stacks.ranks))
+    return replace(
+        recording,
+        job=replace(recording.job, world_size=world, ends=died),
+        clues=log.clues,
+        stacks=stacks,
+        troubles=(*recording.troubles, *log.troubles),
+    )
+
+
 def at_their_lines(recording: Recording, stacks: Stacks) -> Recording:
     """The dumps with the lines of the calls that ranks have not completed, where only their stacks show them."""
     if not recording.backend:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
+from distdoctor.recording.beside_dumps import beside_a_log
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle
 from distdoctor.recording.files import head_of
 from distdoctor.recording.flight.clog import begins_like_clog, looks_like_clog, read_clog_stream, read_clogs
@@ -106,15 +107,11 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
     dumps = [path for path in _files(folder, _DEEPEST) if rank_in(path.name) is not None and looks_like_dump(path)]
     stacks = stack_files_in(folder)
     if dumps:
-        return _with_stacks(read_dumps(dumps, executor), stacks)
+        return _with_stacks(_with_log(read_dumps(dumps, executor), folder, {*dumps, *stacks}), stacks)
     if clogs := [path for path in _files(folder, _DEEPEST) if looks_like_clog(path)]:
         return _with_stacks(read_clogs(clogs), stacks)
     others = {*stacks, *(answers := ras_answers_in(folder))}
-    logs = [
-        path
-        for path in _files(folder, _DEEPEST_LOG)
-        if path.suffix in _LOGS and path not in others and not looks_like_ras(path)
-    ]
+    logs = _logs_in(folder, others)
     if answers and not logs:
         return _with_stacks(read_ras(*answers), stacks)
     if stacks and len(logs) == 1:
@@ -155,10 +152,32 @@ def _log_of(path: Path, files: list[Path]) -> Recording:
         return seen
 
 
+def _logs_in(folder: Path, others: Container[Path]) -> list[Path]:
+    """The logs in a folder, by their names: all that is called so and none of the `others`."""
+    return [
+        path
+        for path in _files(folder, _DEEPEST_LOG)
+        if path.suffix in _LOGS and path not in others and not looks_like_ras(path)
+    ]
+
+
+def _log_in(folder: Path, logs: list[Path]) -> Recording:
+    return read_log(logs[0]) if len(logs) == 1 else read_logs({str(path.relative_to(folder)): path for path in logs})
+
+
+def _with_log(recording: Recording, folder: Path, others: Container[Path]) -> Recording:
+    """The dumps with what the job's log beside them says of it."""
+    logs = _logs_in(folder, others)
+    try:
+        return beside_a_log(recording, _log_in(folder, logs)) if logs else recording
+    except (NothingToInspect, UnreadableRecording):
+        return recording
+
+
 def _logs_of(folder: Path, logs: list[Path], stacks: list[Path]) -> Recording:
     """What the logs of one job tell together, with the stacks beside them."""
     try:
-        log = read_log(logs[0]) if len(logs) == 1 else read_logs({str(path.relative_to(folder)): path for path in logs})
+        log = _log_in(folder, logs)
     except NothingToInspect:
         if not stacks:
             raise

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.job_log import TORCHS_KINDS
-from distdoctor.recording.recording import ASK_TO_END, RankEnd, SourceLine
+from distdoctor.recording.recording import ASK_TO_END, RankEnd, Recording, SourceLine
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, UncaughtException
 from distdoctor.recording.trace.layout import CallFlag
 
@@ -72,6 +73,7 @@ class Ending:
     victim: bool = False
     traceback: str = ""
     gave_up: bool = False  # one that exited without words waited for long enough: nobody had gone before it
+    printed: bool = False  # a log says so, and nothing else
     after: tuple[str, ...] = ()  # the words of the exceptions that were being handled when it was raised
 
     @property
@@ -95,10 +97,10 @@ def endings(facts: Collectives) -> dict[int, Ending]:
     recording = facts.recording
     found = {}
     trouble_ns = _first_trouble_ns(facts)
-    for rank in sorted(recording.ranks.keys() | recording.job.ends.keys()):
+    for rank in sorted(recording.ranks.keys() | recording.job.ends.keys() | raised_in_log(recording).keys()):
         ending = _ending(facts, rank, facts.timelines.get(rank), trouble_ns)
         if ending is not None:
-            found[rank] = ending
+            found[rank] = replace(ending, printed=bool(recording.clues) and rank not in recording.ranks)
     unexplained = not (recording.job.running or recording.job.interrupted or recording.missing)
     if unexplained and any(ending.victim for ending in found.values()):
         silent = [rank for rank in recording.ranks if rank not in found]
@@ -107,6 +109,12 @@ def endings(facts: Collectives) -> dict[int, Ending]:
             timeline = facts.timelines[silent[0]]
             found[silent[0]] = Ending(silent[0], VANISHED, timeline.wall(timeline.last_ns))
     return found
+
+
+def raised_in_log(recording: Recording) -> dict[int, Clue]:
+    """By rank the exception with which it ended, as a log beside dumps says of ranks that left none."""
+    raised = (one for one in recording.clues if one.kind is ClueKind.EXCEPTION and recording.ranks)
+    return {one.rank: one for one in raised if one.rank >= 0 and one.rank not in recording.ranks}
 
 
 def _first_trouble_ns(facts: Collectives) -> int:
@@ -166,6 +174,10 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
         if not code:
             died_of = mine.signal if mine is not None and mine.signal in CRASHES else 0
             return Ending(rank, LEFT, timeline.wall(exiting.at_ns), exit_code=code, signal=died_of)
+    if timeline is None and rank in raised_in_log(recording):  # it died before it could dump
+        clue = raised_in_log(recording)[rank]
+        code = end.exit_code if end else None
+        return Ending(rank, RAISED, at_ns, clue.words, clue.site, code, victim=lacks_a_peer(clue.words))
     if end is not None:
         asked = bool(recording.job.interrupted) and end.signal in ASK_TO_END  # by whoever asked another host's launcher
         if asked or end.ended_by_launcher or (exiting is None and _may_be_its_parents_doing(facts, rank, end)):

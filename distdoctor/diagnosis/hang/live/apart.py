@@ -88,7 +88,7 @@ class RanksApart:
 
 
 def _leave_it_open(recording: Recording, stall: Stall) -> bool:
-    """Whether dumps beside copied stacks tell no more than that ranks have not come: these may be in a call that is not recorded."""
+    """Whether dumps beside copied stacks tell no more than that ranks have not come: their call may not be recorded."""
     progress = DeviceProgress.in_dumps(recording) if stall.stacks.copies else None
     if progress is None or derived(Verdict, recording).incidents:
         return False

@@ -239,6 +239,8 @@ class Stall:
             return ""
         ranks = [standing.rank for standing in self.waiting]
         calls = sorted({standing.words.removeprefix("waits ") for standing in self.waiting})
+        if len(calls) == 1 and calls[0] == self.waiting[0].words:  # of a log, which tells of what is over
+            return f"{named(ranks)} {calls[0]}"
         return f"{named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} {calls[0] if len(calls) == 1 else 'for it'}"
 
     @property
