@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from os.path import exists, isdir, isfile  # without an error where a folder may not be entered, or a name is too long
 from pathlib import Path
-from typing import cast
+from typing import Any, BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording.beside_dumps import beside_a_log
@@ -23,7 +23,15 @@ from distdoctor.recording.job_log import read_log, read_log_stream, read_logs
 from distdoctor.recording.ras import begins_like_ras, looks_like_ras, read_ras, read_ras_stream
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
-from distdoctor.recording.stack_files import looks_like_stacks, read_stacks, went_on, with_stacks
+from distdoctor.recording.stack_files import (
+    HEAD_BYTES,
+    begins_like_stacks,
+    looks_like_stacks,
+    read_stack_stream,
+    read_stacks,
+    went_on,
+    with_stacks,
+)
 from distdoctor.recording.trace.layout import MAGIC
 from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder, read_run, recorded_streams
 
@@ -89,15 +97,32 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
 
 
 def _standard_input() -> Recording:
-    """What comes by the standard input, by how it begins: clog of torchcomms, NCCL's RAS, else the log of a job."""
-    given = sys.stdin.buffer
-    stream = given if isinstance(given, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, given))
-    head = stream.peek()
+    """What comes by the standard input, by how it begins: clog of torchcomms, NCCL's RAS, stacks, else the log of a job."""
+    head = sys.stdin.buffer.read(HEAD_BYTES)
+    stream = io.BufferedReader(_Begun(head, sys.stdin.buffer))
     if begins_like_clog(head):
         return read_clog_stream(stream)
     if begins_like_ras(head):
         return read_ras_stream(stream)
+    if begins_like_stacks(head):
+        return read_stack_stream(stream)
     return read_log_stream(stream)
+
+
+class _Begun(io.RawIOBase):
+    """A stream whose first bytes have been read."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head, self._rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        given = self._head[: len(into)] or self._rest.read(len(into))
+        self._head = self._head[len(given) :]
+        into[: len(given)] = given
+        return len(given)
 
 
 def _folder(folder: Path, executor: Executor | None) -> Recording:

@@ -32,6 +32,7 @@ _PROCESS = re.compile(r"Process (\d{1,10}): ?(.{0,1000})")
 _PYTHON = re.compile(r"Python v(\d)\.(\d{1,2})")
 _PARENT = re.compile(r"Parent Process (\d{1,10})\b")
 _THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]{1,16}|\d{1,10}) \(([a-z+]{1,20})\)(?:: "([^"]{0,200}))?')
+_INDENTED = re.compile(r" {4}(?: {4,8})?\S")
 _VALUE = re.compile(r" {12}([A-Za-z_]\w{0,100}): (.{0,1000})")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 _RANKS = ("rank", "global_rank")  # what programs call their own
@@ -58,6 +59,7 @@ class StackDump:
     running: bool | None = None
     rank: int = -1
     identity: str = ""
+    printer: str = ""  # of one in a log: what stands before its lines
     has_whole_paths: bool = field(default=False, compare=False)
 
 
@@ -149,6 +151,11 @@ def _with_main(threads: list[ThreadStack], pid: int) -> tuple[ThreadStack, ...]:
 def is_begin(line: str) -> bool:
     """Whether a line is the first one of a process in py-spy's text."""
     return _PROCESS.match(line) is not None
+
+
+def is_part(line: str) -> bool:
+    """Whether a line is one of those that follow the first."""
+    return any(one.match(line) for one in (_PYTHON, _PARENT, _THREAD, _INDENTED))
 
 
 def looks_like_text(lines: Iterable[str]) -> bool:

@@ -44,7 +44,17 @@ from distdoctor.diagnosis.finding import (
 )
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
-from distdoctor.diagnosis.hang.in_logs import KEY, LOOK, LogFacts, call_in, claimed, from_line, of_one_group, who
+from distdoctor.diagnosis.hang.in_logs import (
+    KEY,
+    LOOK,
+    SPEAKS_OF_NOTHING,
+    LogFacts,
+    call_in,
+    claimed,
+    from_line,
+    of_one_group,
+    who,
+)
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of, standing_of
@@ -155,14 +165,18 @@ def _unranked(log: LogFacts) -> Iterator[Finding]:
     ranks = _by_order_of_exits(standings, log)
     rank = tuple(ranks[at] for at, one in enumerate(standings) if one is first) if ranks else ()
     whose = "the tracebacks do not say whose they are"
+    if first.process is not None and first.process.printed_by:
+        whose = f"it was printed under {first.process.printed_by}, and the log does not say which rank that is"
     if rank:
         whose += f": {named(rank)} was the first that ended by itself, as this one was dumped first"
     dumped = "one process" if len(standings) == 1 else f"{len(standings)} processes"
     words = first.words if rank else f"one process {first.words}"
+    over = any(one.kind not in SPEAKS_OF_NOTHING for one in log.recording.clues)
     yield Finding(
         title=f"{words} ({_ways(first)}), {others}",
         ranks=rank,
-        confidence=LIKELY,
+        confidence=LIKELY if over else POSSIBLE,  # some have all stacks dumped now and then
+        severity=None if over else WARNING,
         place=first.site,
         places=(Place(first.site, rank, first.words), *(Place(one.site, (), one.words) for one in waiting[:1])),
         why=f"faulthandler dumped {dumped} into the log, and this one is in no collective; {whose}",
