@@ -27,7 +27,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.ras_report import RasReport
 from distdoctor.recording.recording import RankEnd, Recording, SourceLine
 
-SPEAKS_OF_NOTHING = frozenset({ClueKind.WARNING, ClueKind.TRAINING, ClueKind.LAST_WORDS, ClueKind.BUSY})
+_SPEAKS_OF_NOTHING = frozenset({ClueKind.WARNING, ClueKind.TRAINING, ClueKind.LAST_WORDS, ClueKind.BUSY})
 _COMMUNICATES = re.compile(r"/torch/(?:distributed|autograd|_tensor|nn/parallel)")
 MOST_OTHERS = 4  # errors of other ranks that are told beside the first one
 KEY = "job log"  # of the one fact that checks explain: what went wrong, of which a log tells the rest as well
@@ -320,7 +320,7 @@ class LogFacts:
         """Rank -> a line of one that waited, of ranks that print no error at all, while gloo gave up waiting on others and nobody
         raised anything else. Who waits with them gives up in the same moment, or loses its peer."""
         waited = [clue for clue in self.lines(ClueKind.WAITED) if clue.rank >= 0]
-        failed = {clue.rank for clue in self.recording.clues if clue.kind not in SPEAKS_OF_NOTHING}
+        failed = {clue.rank for clue in self.recording.clues if clue.kind not in _SPEAKS_OF_NOTHING}
         silent = [rank for rank in range(self.recording.world_size) if rank not in failed]
         bad = self.own_error is not None or any(
             end.signal and not end.ended_by_launcher for end in self.recording.job.ends.values()
@@ -419,7 +419,7 @@ class LogFacts:
         if self.recording.job.ends or not (clue.lines_after >= GOES_ON_LINES or self.trains_on):
             return 0
         later = (one for one in self.recording.clues if one.line_number > clue.line_number)
-        return clue.lines_after if self.trains_on or all(one.kind in SPEAKS_OF_NOTHING for one in later) else 0
+        return clue.lines_after if self.trains_on or all(one.kind in _SPEAKS_OF_NOTHING for one in later) else 0
 
     @cached_property
     def trains_on(self) -> bool:

@@ -47,7 +47,6 @@ from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
 from distdoctor.diagnosis.hang.in_logs import (
     KEY,
     LOOK,
-    SPEAKS_OF_NOTHING,
     LogFacts,
     call_in,
     claimed,
@@ -171,12 +170,10 @@ def _unranked(log: LogFacts) -> Iterator[Finding]:
         whose += f": {named(rank)} was the first that ended by itself, as this one was dumped first"
     dumped = "one process" if len(standings) == 1 else f"{len(standings)} processes"
     words = first.words if rank else f"one process {first.words}"
-    over = any(one.kind not in SPEAKS_OF_NOTHING for one in log.recording.clues)
     yield Finding(
         title=f"{words} ({_ways(first)}), {others}",
         ranks=rank,
-        confidence=LIKELY if over else POSSIBLE,  # some have all stacks dumped now and then
-        severity=None if over else WARNING,
+        confidence=LIKELY,
         place=first.site,
         places=(Place(first.site, rank, first.words), *(Place(one.site, (), one.words) for one in waiting[:1])),
         why=f"faulthandler dumped {dumped} into the log, and this one is in no collective; {whose}",

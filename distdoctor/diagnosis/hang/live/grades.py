@@ -12,7 +12,8 @@ from distdoctor.diagnosis.hang.in_logs import LogFacts, call_in
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, Grade, RankActivity
 from distdoctor.recording.called_functions import OPERATIONS
 from distdoctor.recording.clue import ClueKind
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.flight.backend_state import Pending
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.stacks import RankStacks
 
 
@@ -26,17 +27,15 @@ def _by_dumps(recording: Recording) -> Iterator[RankActivity]:
     if progress is None or progress.moved_on:
         return
     for rank, front in progress.fronts.items():
-        log = recording.ranks.get(rank)
-        rows = (
-            log.calls[log.calls["entered_ns"] == front.pending.created_ns] if log and front.pending.created_ns else ()
-        )
-        yield _waiting(
-            rank,
-            Grade.DUMP,
-            log.call(rows[0]).site if log is not None and len(rows) else SourceLine(),
-            front.pending.operation,
-            f"waits in {front.words}",
-        )
+        site = _line_of(recording.ranks.get(rank), front.pending)
+        yield _waiting(rank, Grade.DUMP, site, front.pending.operation, f"waits in {front.words}")
+
+
+def _line_of(log: RankTrace | None, pending: Pending) -> SourceLine:
+    if log is None or not pending.created_ns:
+        return SourceLine()
+    rows = log.calls[log.calls["entered_ns"] == pending.created_ns]
+    return log.call(rows[0]).site if len(rows) else SourceLine()
 
 
 def _by_log(recording: Recording) -> Iterator[RankActivity]:
