@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from copy import copy
 from types import FrameType
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 import torch.distributed
 
 from distdoctor.probe import sites
-from distdoctor.probe.collectives.callers import NATIVE, Caller, Codes, waiting_backward
+from distdoctor.probe.collectives.callers import NATIVE, Codes, Way, frame_at, waiting_backward
 from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.compile_guard import uncompiled_hook
 from distdoctor.probe.context import DEEPEST, Rank
@@ -27,10 +28,13 @@ from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import (
     CALL,
+    CALL_PARTS,
+    CALL_PLACE,
+    CALL_SIZE,
+    FROM_ALL,
     GOLDEN,
     MASK,
     POINT_TO_POINT,
-    ROOTED,
     CallFlag,
     Op,
     ranks_text,
@@ -50,7 +54,7 @@ COMES_BACK = ASYNC | NATIVE
 ON_DEVICE = int(CallFlag.ON_DEVICE)
 RECV, RECV_ANY, SEND = int(Op.RECV), int(Op.RECV_ANY), int(Op.SEND)
 PAIRWISE = frozenset(map(int, POINT_TO_POINT))
-WITH_ROOT = frozenset(map(int, ROOTED))
+ROOTLESS = frozenset(map(int, FROM_ALL - {Op.SPLIT, Op.NEW_WINDOW}))
 REDUCING = frozenset(
     map(
         int,
@@ -101,6 +105,7 @@ OP_OF_HOOK = {
     "REDUCE_SCATTER_TENSOR_COALESCED": Op.REDUCE_SCATTER_COALESCED,
     "ALLTOALL_BASE": Op.ALL_TO_ALL_SINGLE,
 }
+MOST_KINDS = 10_000  # a program whose sizes never repeat must not fill the rank's memory
 _RETURNED = CALL.offsets["returned_ns"]
 _FLAGS = CALL.offsets["flags"]
 
@@ -176,8 +181,12 @@ class CollectivesStream:
         self.groups: dict[str, ProbedGroup] = {}
         # What is the same for every call of one kind is worked out once: (signature, text id of the shape, bytes, dtype).
         self._kinds: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
+        # And as it is written: (kind, group, line, thread, tag) -> two parts of the record.
+        self._packed: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+        self._write = trace.calls.parts_of(CALL_PARTS)
         self.codes = Codes(trace)
         self.handles = Handles(rank, trace)
+        self._dropped = self.handles.dead
 
     def note(
         self,
@@ -186,17 +195,19 @@ class CollectivesStream:
         tensors: list[torch.Tensor],
         root: int,
         is_async: bool,
-        caller: Caller,
+        way: Way,
+        inner: FrameType | None,
         reduce_op: int = 0,
     ) -> int:
         """Write the record of an operation that is about to be issued. Returns the number of the record.
 
-        `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at.
+        `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at. `inner` is the frame
+        in which it is issued, `way` how it came there.
         """
-        rank, trace = self.rank, self.trace
-        if self.handles.dead:
+        rank = self.rank
+        if self._dropped:
             self.handles.settle()
-        flags = caller.flags | ASYNC if is_async else caller.flags
+        flags = way.flags | ASYNC if is_async else way.flags
         if len(tensors) == 1:
             (one,) = tensors
             if one.is_cuda:
@@ -209,32 +220,44 @@ class CollectivesStream:
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._learn(key, tensors)
-        signature, shape, nbytes, dtype = kind
-        site, word = self.codes.place(caller.site)
         now = time.monotonic_ns()
         if flags & NATIVE:
             rank.native_ns = now
-        tag = 0
         if op in PAIRWISE:
-            tag, number = caller.tag(), group.next_of_pair(op, root)
+            tag, number = way.tag(inner), group.next_of_pair(op, root)
             prefix, site_prefix = group.state[1:]
         else:
-            number, prefix, site_prefix = group.extend(signature, word, now)
+            tag = 0
+            number, prefix, site_prefix = group.extend(kind[0], way.word, now)
         # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.
         returned, here = now if flags & COMES_BACK else 0, rank.here
-        seq: int = trace.calls.write(
-            entered_ns=now, returned_ns=returned, number=number, nbytes=nbytes, signature=signature,
-            prefix=prefix, site_prefix=site_prefix, step=rank.step, group=group.key, shape=shape,
-            site=site, root=root, tag=tag, op=op, flags=flags, reduce_op=reduce_op, dtype=dtype, thread=here.thread,
-        )  # fmt: skip
-        if not returned and caller.waits is not None:
+        alike = (kind, group.key, way.site, here.thread, tag)
+        packed = self._packed.get(alike)
+        if packed is None:
+            packed = self._pack(key, *alike)
+        seq = self._write(now, returned, number, packed[0], prefix, site_prefix, rank.step, packed[1])
+        if not returned and way.waits >= 0:
             opened = here.open
             if len(opened) > DEEPEST:
                 opened.clear()  # those that failed before they came to wait are forgotten by and by
-            opened[id(caller.waits)] = seq
-        if is_async and caller.by_user and caller.site is not None:
+            opened[id(frame_at(inner, way.waits))] = seq
+        if is_async and way.by_user and way.site:
             self.handles.expect(seq)
         return seq
+
+    def _pack(
+        self, key: tuple[Any, ...], kind: tuple[int, int, int, int], group: int, site: int, thread: int, tag: int
+    ) -> tuple[bytes, bytes]:
+        """What is alike in all calls of one kind, line and thread, as it lies in their records."""
+        op, reduce_op, root, flags = key[:4]
+        signature, shape, nbytes, dtype = kind
+        packed = (
+            CALL_SIZE.pack(nbytes, signature),
+            CALL_PLACE.pack(group, shape, site, root, tag, op, flags, reduce_op, dtype, thread),
+        )
+        if len(self._packed) < MOST_KINDS:
+            self._packed[kind, group, site, thread, tag] = packed
+        return packed
 
     def _learn(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, int, int, int]:
         op, reduce_op, root, flags = key[:4]
@@ -242,7 +265,7 @@ class CollectivesStream:
         dtype = DTYPE_NUMBER.get(tensors[0].dtype, 0) if tensors else 0
         signature = signature_of(Op(op), dtype, shape, reduce_op, root, flags)
         kind = (signature, self.trace.texts.id(shape), sum(t.nbytes for t in tensors), dtype)
-        if len(self._kinds) < 10_000:  # a program whose sizes never repeat must not fill the rank's memory
+        if len(self._kinds) < MOST_KINDS:
             self._kinds[key] = kind
         return kind
 
@@ -251,11 +274,9 @@ class CollectivesStream:
         group = self.groups[name] = ProbedGroup(self.trace, name, ranks, backend)
         if not HAS_HOOKS:
             return  # the dispatcher tells instead
-        rank, note, codes, frame = self.rank, self.note, self.codes, sys._getframe
+        rank, note, way_of, frame = self.rank, self.note, self.codes.way, sys._getframe
         names: Mapping[str, Any] = torch._C._distributed_c10d.HookOpName.__members__
         ops = {int(member): int(OP_OF_HOOK.get(word, Op.UNKNOWN)) for word, member in names.items()}
-
-        known_op = codes.operations.get
 
         def before(args: Any) -> None:
             if rank.silent:
@@ -265,22 +286,25 @@ class CollectivesStream:
                     inner: FrameType | None = frame(2)
                 except ValueError:  # a thread of C++
                     inner = waiting_backward()
-                caller = Caller(inner, codes)
-                known = known_op((id(inner.f_code), inner.f_lasti)) if inner is not None else None
-                op = ops.get(int(args.name), 0) if known is None else known
-                if known is None and inner is not None:
-                    codes.remember(inner, op)
-                root = args.root
+                way = way_of(inner)
+                op = way.operation
+                if op is None:
+                    op = ops.get(int(args.name), 0)
+                    if way.asks:
+                        way.operation = op
                 if not group.ranks:
                     group.resolve(self.trace)
-                if root >= 0:
-                    root = group.ranks[root]
-                elif op == RECV:
-                    op = RECV_ANY
-                is_async = args.async_op and not caller.blocking_pair
+                root = -1
+                if op not in ROOTLESS:
+                    root = args.root
+                    if root >= 0:
+                        root = group.ranks[root]
+                    elif op == RECV:
+                        op = RECV_ANY
+                is_async = args.async_op and not way.blocking_pair
                 tensors = args.output_tensors if op in SIZED_BY_OUTPUT else args.input_tensors
-                reduce_op = caller.reduce_op() if op in REDUCING else 0
-                note(group, op, tensors, root, is_async, caller, reduce_op)
+                reduce_op = way.reduce_op(inner) if op in REDUCING else 0
+                note(group, op, tensors, root, is_async, way, inner, reduce_op)
             except Exception as error:
                 rank.trouble("collectives", error)
 
@@ -343,9 +367,10 @@ class CollectivesStream:
             known = self.groups.get(c10d._world.pg_names.get(pg, ""))
             if known is None:
                 return None
-            caller = Caller(sys._getframe(2), self.codes)
-            caller.flags &= ~NATIVE  # our wrapper hides torch's function, through which the user has come
-            return self.note(known, int(Op.MONITORED_BARRIER), [], -1, False, caller)
+            inner = sys._getframe(2)
+            way = copy(self.codes.way(inner))
+            way.flags &= ~NATIVE  # our wrapper hides torch's function, through which the user has come
+            return self.note(known, int(Op.MONITORED_BARRIER), [], -1, False, way, inner)
 
         came_back = self.rank.guarded(self.came_back)
 

@@ -58,10 +58,10 @@ class Reductions:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if not torch.compiler.is_compiling():
-                tensor = args[0] if args else kwargs.get("tensor")
-                if isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled():
-                    note(tensor, args, kwargs)
+            tensor = args[0] if args else kwargs.get("tensor")
+            wanted = isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled()
+            if wanted and not torch.compiler.is_compiling():
+                note(tensor, args, kwargs)
             return result
 
         return call
