@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from copy import copy
+from time import monotonic_ns
 from types import FrameType
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch.distributed
 from distdoctor.probe import sites
 from distdoctor.probe.collectives.callers import NATIVE, Codes, Way, frame_at, waiting_backward
 from distdoctor.probe.collectives.handles import Handles
-from distdoctor.probe.compile_guard import uncompiled_hook
+from distdoctor.probe.compile_guard import called_by_cpp
 from distdoctor.probe.context import DEEPEST, Rank
 from distdoctor.probe.interruptions import suppressed
 from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
@@ -181,8 +181,8 @@ class CollectivesStream:
         self.groups: dict[str, ProbedGroup] = {}
         # What is the same for every call of one kind is worked out once: (signature, text id of the shape, bytes, dtype).
         self._kinds: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
-        # And as it is written: (kind, group, line, thread, tag) -> two parts of the record.
-        self._packed: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+        # And as it is written by one group, line and thread: (signature, two parts of the record).
+        self._alike: dict[tuple[Any, ...], tuple[int, bytes, bytes]] = {}
         self._write = trace.calls.parts_of(CALL_PARTS)
         self.codes = Codes(trace)
         self.handles = Handles(rank, trace)
@@ -201,63 +201,63 @@ class CollectivesStream:
     ) -> int:
         """Write the record of an operation that is about to be issued. Returns the number of the record.
 
-        `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at. `inner` is the frame
-        in which it is issued, `way` how it came there.
+        `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at. `inner` is the
+        frame in which it is issued, `way` how it came there.
         """
         rank = self.rank
         if self._dropped:
             self.handles.settle()
-        flags = way.flags | ASYNC if is_async else way.flags
+        flags, here = way.flags | ASYNC if is_async else way.flags, rank.here
+        tag = way.tag(inner) if op in PAIRWISE else 0
+        where = (group.key, way.site, here.thread, tag)
+        key: tuple[Any, ...]
         if len(tensors) == 1:
             (one,) = tensors
             if one.is_cuda:
                 flags |= ON_DEVICE
-            key: tuple[Any, ...] = (op, reduce_op, root, flags, one.dtype, one.shape)
+            key = (op, reduce_op, root, flags, where, one.dtype, one.shape)
         else:
             if tensors and tensors[0].is_cuda:
                 flags |= ON_DEVICE
-            key = (op, reduce_op, root, flags, *(part for t in tensors for part in (t.dtype, t.shape)))
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._learn(key, tensors)
-        now = time.monotonic_ns()
+            key = (op, reduce_op, root, flags, where, *(part for t in tensors for part in (t.dtype, t.shape)))
+        alike = self._alike.get(key)
+        if alike is None:
+            alike = self._pack(key, tensors)
+        signature, size, place = alike
+        now = monotonic_ns()
         if flags & NATIVE:
             rank.native_ns = now
         if op in PAIRWISE:
-            tag, number = way.tag(inner), group.next_of_pair(op, root)
+            number = group.next_of_pair(op, root)
             prefix, site_prefix = group.state[1:]
         else:
-            tag = 0
-            number, prefix, site_prefix = group.extend(kind[0], way.word, now)
+            number, prefix, site_prefix = group.extend(signature, way.word, now)
         # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.
-        returned, here = now if flags & COMES_BACK else 0, rank.here
-        alike = (kind, group.key, way.site, here.thread, tag)
-        packed = self._packed.get(alike)
-        if packed is None:
-            packed = self._pack(key, *alike)
-        seq = self._write(now, returned, number, packed[0], prefix, site_prefix, rank.step, packed[1])
+        returned = now if flags & COMES_BACK else 0
+        seq = self._write(now, returned, number, size, prefix, site_prefix, rank.step, place)
         if not returned and way.waits >= 0:
             opened = here.open
             if len(opened) > DEEPEST:
                 opened.clear()  # those that failed before they came to wait are forgotten by and by
-            opened[id(frame_at(inner, way.waits))] = seq
+            opened[id(frame_at(inner, way.waits) if way.waits else inner)] = seq
         if is_async and way.by_user and way.site:
             self.handles.expect(seq)
         return seq
 
-    def _pack(
-        self, key: tuple[Any, ...], kind: tuple[int, int, int, int], group: int, site: int, thread: int, tag: int
-    ) -> tuple[bytes, bytes]:
-        """What is alike in all calls of one kind, line and thread, as it lies in their records."""
-        op, reduce_op, root, flags = key[:4]
-        signature, shape, nbytes, dtype = kind
-        packed = (
+    def _pack(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, bytes, bytes]:
+        """What is alike in all calls of one kind, line and thread: their signature, and two parts of their records."""
+        op, reduce_op, root, flags, (group, site, thread, tag) = key[:5]
+        kind = (op, reduce_op, root, flags, *key[5:])
+        signature, shape, nbytes, dtype = self._kinds.get(kind) or self._learn(kind, tensors)
+        alike = (
+            signature,
             CALL_SIZE.pack(nbytes, signature),
             CALL_PLACE.pack(group, shape, site, root, tag, op, flags, reduce_op, dtype, thread),
         )
-        if len(self._packed) < MOST_KINDS:
-            self._packed[kind, group, site, thread, tag] = packed
-        return packed
+        if len(self._alike) >= MOST_KINDS:
+            self._alike.clear()
+        self._alike[key] = alike
+        return alike
 
     def _learn(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, int, int, int]:
         op, reduce_op, root, flags = key[:4]
@@ -278,12 +278,18 @@ class CollectivesStream:
         names: Mapping[str, Any] = torch._C._distributed_c10d.HookOpName.__members__
         ops = {int(member): int(OP_OF_HOOK.get(word, Op.UNKNOWN)) for word, member in names.items()}
 
+        modules = sys.modules
+
         def before(args: Any) -> None:
             if rank.silent:
                 return
+            is_eager = False
             try:
+                if "torch._dynamo" in modules:
+                    compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)
+                    is_eager = True
                 try:
-                    inner: FrameType | None = frame(2)
+                    inner: FrameType | None = frame(1)
                 except ValueError:  # a thread of C++
                     inner = waiting_backward()
                 way = way_of(inner)
@@ -307,8 +313,11 @@ class CollectivesStream:
                 note(group, op, tensors, root, is_async, way, inner, reduce_op)
             except Exception as error:
                 rank.trouble("collectives", error)
+            finally:
+                if is_eager:
+                    torch._C._dynamo.eval_frame.set_eval_frame(compiler)
 
-        pg.register_pre_hook(HOOK_ID, uncompiled_hook(before))
+        pg.register_pre_hook(HOOK_ID, called_by_cpp(before))
 
     def detach_all(self) -> None:
         """Take our hooks off every group that still lives.
@@ -324,7 +333,7 @@ class CollectivesStream:
     def wrap_wait(self, original: Any) -> Any:
         """`Work.wait` that notes when a synchronous call has come back, and that a handle was waited for."""
         rank, here, came_back = self.rank, self.rank.here, self.rank.guarded(self.came_back)
-        returned, now, caller = self.trace.calls.patch_of(_RETURNED), time.monotonic_ns, sys._getframe
+        returned, now, caller = self.trace.calls.patch_of(_RETURNED), monotonic_ns, sys._getframe
         asked = self.rank.guarded(self.handles.asked)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -337,7 +346,7 @@ class CollectivesStream:
                 finally:
                     rank.waited_ns += now() - began
             try:
-                result = original(work, *args, **kwargs)
+                result = original(work, *args, **kwargs) if args or kwargs else original(work)
             except BaseException:
                 came_back(call, FAILED)
                 raise
@@ -352,7 +361,7 @@ class CollectivesStream:
 
     def came_back(self, call: int, flags: int = 0) -> None:
         """The synchronous call of this number is over; FAILED: left by an exception."""
-        self.trace.calls.patch(call, _RETURNED, time.monotonic_ns())
+        self.trace.calls.patch(call, _RETURNED, monotonic_ns())
         if flags:
             self.trace.calls.mark(call, _FLAGS, flags)
 
