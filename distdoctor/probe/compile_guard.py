@@ -61,8 +61,8 @@ def uncompiled(function: Function) -> Function:
 
 
 def called_by_cpp(function: Function) -> Function:
-    """The function, which C++ calls on the path of every collective: it is not compiled, and has to switch off compilation for what
-    it calls. torch 2.7 and later, where `skip_code` is gone, would try to compile it."""
+    """The function, which C++ calls on the path of every collective: it is not compiled, and has to switch off compilation for
+    what it calls. torch 2.7 and later, where `skip_code` is gone, would try to compile it."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     function = skipped(function)
     if hasattr(frames, "set_code_exec_strategy"):

@@ -52,6 +52,7 @@ HOOK_ID = 0x0D0C  # any number that no one else uses on the same group
 ASYNC, FAILED = int(CallFlag.ASYNC), int(CallFlag.FAILED)
 COMES_BACK = ASYNC | NATIVE
 ON_DEVICE = int(CallFlag.ON_DEVICE)
+ALL_REDUCE = int(Op.ALL_REDUCE)
 RECV, RECV_ANY, SEND = int(Op.RECV), int(Op.RECV_ANY), int(Op.SEND)
 PAIRWISE = frozenset(map(int, POINT_TO_POINT))
 ROOTLESS = frozenset(map(int, FROM_ALL - {Op.SPLIT, Op.NEW_WINDOW}))
@@ -311,6 +312,8 @@ class CollectivesStream:
                 tensors = args.output_tensors if op in SIZED_BY_OUTPUT else args.input_tensors
                 reduce_op = way.reduce_op(inner) if op in REDUCING else 0
                 note(group, op, tensors, root, is_async, way, inner, reduce_op)
+                if op == ALL_REDUCE and way.asks and tensors[0].requires_grad and torch.is_grad_enabled():
+                    rank.on_sum(tensors[0], reduce_op, group.ranks, way.site)
             except Exception as error:
                 rank.trouble("collectives", error)
             finally:

@@ -23,6 +23,7 @@ from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
 from distdoctor.recording.trace.events import DetachedGather
+from distdoctor.recording.trace.layout import ReduceOp
 
 LOOKS = 6  # backward passes that are searched
 MOST = 8  # sums before one backward pass
@@ -51,31 +52,38 @@ class Reductions:
         self._told: set[int] = set()
 
     def install(self) -> None:
-        wrappers.lay_everywhere((c10d, torch.distributed), "all_reduce", self._around)
+        """Listen to what the stream of collectives is told anyway, else wrap the function."""
+        if self.context.rank.tells_sums:
+            self.context.rank.on_sum = self.context.guarded(self._note)
+        else:
+            wrappers.lay_everywhere((c10d, torch.distributed), "all_reduce", self._around)
 
     def _around(self, original: Any) -> Any:
-        note = self.context.guarded(self._note)
+        note, is_compiling = self.context.guarded(self._note_call), torch.compiler.is_compiling
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             tensor = args[0] if args else kwargs.get("tensor")
-            wanted = isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled()
-            if wanted and not torch.compiler.is_compiling():
+            if isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled() and not is_compiling():
                 note(tensor, args, kwargs)
             return result
 
         return call
 
-    def _note(self, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """One number may be a loss: its value does not matter where nothing but means and sums follow."""
-        if self._looks >= LOOKS or len(self._pending) >= MOST or tensor.numel() < 2 or self.hooked() or watched():
-            return
+    def _note_call(self, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         op = kwargs.get("op", args[1] if len(args) > 1 else torch.distributed.ReduceOp.SUM)
-        if op != torch.distributed.ReduceOp.SUM:  # the gradient of a mean is the mean of what the ranks compute
-            return
+        number = int(ReduceOp.SUM) if op == torch.distributed.ReduceOp.SUM else int(ReduceOp.UNSEEN)
         ranks = torch.distributed.get_process_group_ranks(kwargs.get("group", args[2] if len(args) > 2 else None))
+        self._note(tensor, number, tuple(ranks), self.context.trace.texts.id(sites.user_site()))
+
+    def _note(self, tensor: Tensor, op: int, ranks: tuple[int, ...], site: int) -> None:
+        """One number may be a loss: its value does not matter where nothing but means and sums follow. The gradient of a mean is
+        the mean of what the ranks compute."""
+        if self._looks >= LOOKS or len(self._pending) >= MOST or op != ReduceOp.SUM:
+            return
+        if tensor.numel() < 2 or self.hooked() or watched():
+            return
         made = [one.grad_fn for one in (tensor, tensor._base) if one is not None and one.grad_fn is not None]
-        site = self.context.trace.texts.id(sites.user_site())
         if made and len(ranks) > 1 and site not in self._told:
             known = frozenset((node._sequence_nr(), node.name()) for node in made)
             since = torch._C._autograd._get_sequence_nr()
