@@ -85,7 +85,7 @@ class Way:
 
     def reduce_op(self, inner: FrameType | None) -> int:
         """From the `op` argument of torch's function, as its caller gave it."""
-        front = frame_at(inner, self.front)
+        front = frame_at(inner, self.front) if self.front else inner
         if front is None:
             return UNSEEN
         scope = front.f_locals

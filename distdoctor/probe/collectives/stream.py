@@ -31,7 +31,6 @@ from distdoctor.recording.trace.layout import (
     CALL_PARTS,
     CALL_PLACE,
     CALL_SIZE,
-    FROM_ALL,
     GOLDEN,
     MASK,
     POINT_TO_POINT,
@@ -55,7 +54,6 @@ ON_DEVICE = int(CallFlag.ON_DEVICE)
 ALL_REDUCE = int(Op.ALL_REDUCE)
 RECV, RECV_ANY, SEND = int(Op.RECV), int(Op.RECV_ANY), int(Op.SEND)
 PAIRWISE = frozenset(map(int, POINT_TO_POINT))
-ROOTLESS = frozenset(map(int, FROM_ALL - {Op.SPLIT, Op.NEW_WINDOW}))
 REDUCING = frozenset(
     map(
         int,
@@ -129,7 +127,9 @@ class ProbedGroup:
     def _texts(self) -> dict[str, int]:
         return {"key": self.key, "members": self.members, "backend": self.backend, "made_at": self.site}
 
-    def extend(self, signature: int, word: int, now: int) -> tuple[int, int, int]:
+    def extend(
+        self, signature: int, word: int, now: int, factor: int = GOLDEN, mask: int = MASK
+    ) -> tuple[int, int, int]:
         """Count one more collective, on the trace as well; its number and the two prefixes up to it.
 
         A signal handler or another thread may issue a call in the middle of this one: then this one is counted after it. The
@@ -137,18 +137,21 @@ class ProbedGroup:
         stored is what counts then, also of a call that came in the middle of the storing.
         """
         while True:
-            seen = self.state
-            count, prefix, site_prefix = seen
+            count, prefix, site_prefix = seen = self.state
             # `extend` of the layout, written out: this is on the path of every collective.
-            prefix = ((prefix ^ signature) * GOLDEN + 1) & MASK
-            extended = (count + 1, prefix, ((site_prefix ^ word) * GOLDEN + 1) & MASK)
+            extended = (
+                count + 1,
+                ((prefix ^ signature) * factor + 1) & mask,
+                ((site_prefix ^ word) * factor + 1) & mask,
+            )
             if self.state is seen:
                 self.state = extended
                 break
-        stored = None
+        stored = extended
+        self._overwrite(*stored, now)
         while stored is not self.state:
-            count, prefix, site_prefix = stored = self.state
-            self._overwrite(count, prefix, site_prefix, now)
+            stored = self.state
+            self._overwrite(*stored, now)
         return extended
 
     def resolve(self, trace: TraceWriter) -> None:
@@ -301,19 +304,21 @@ class CollectivesStream:
                         way.operation = op
                 if not group.ranks:
                     group.resolve(self.trace)
-                root = -1
-                if op not in ROOTLESS:
-                    root = args.root
-                    if root >= 0:
-                        root = group.ranks[root]
-                    elif op == RECV:
-                        op = RECV_ANY
+                if op == ALL_REDUCE:  # of all operations the most frequent one: nothing is asked that is known
+                    tensors, reduce_op = args.input_tensors, way.reduce_op(inner)
+                    note(group, op, tensors, -1, args.async_op, way, inner, reduce_op)
+                    if way.asks and tensors[0].requires_grad and torch.is_grad_enabled():
+                        rank.on_sum(tensors[0], reduce_op, group.ranks, way.site)
+                    return
+                root = args.root
+                if root >= 0:
+                    root = group.ranks[root]
+                elif op == RECV:
+                    op = RECV_ANY
                 is_async = args.async_op and not way.blocking_pair
                 tensors = args.output_tensors if op in SIZED_BY_OUTPUT else args.input_tensors
                 reduce_op = way.reduce_op(inner) if op in REDUCING else 0
                 note(group, op, tensors, root, is_async, way, inner, reduce_op)
-                if op == ALL_REDUCE and way.asks and tensors[0].requires_grad and torch.is_grad_enabled():
-                    rank.on_sum(tensors[0], reduce_op, group.ranks, way.site)
             except Exception as error:
                 rank.trouble("collectives", error)
             finally:
