@@ -41,7 +41,8 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     What lies in one folder is of one job: dumps say which call, stacks at which line, the log who died.
     A folder of logs is one job: torchrun's --log-dir, or one file for each rank, task or node.
     Several answers of NCCL's RAS (files, or a folder of them) are looks at one job: who moved between them is alive.
-    PATH `-` reads a job log, stacks or an answer of RAS from standard input; s3://BUCKET/RUN and what else fsspec knows is read where it lies.
+    PATH `-` reads a job log, stacks or an answer of RAS from standard input; s3://BUCKET/RUN and what
+    else fsspec knows is read where it lies.
     Of a checkpoint (torch.save, safetensors, torch.distributed.checkpoint) it lists the contents, without running any of it.
     """
     from distdoctor.cli import deliver

@@ -311,7 +311,7 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     last, training, bars = 0, _Training(), _Bars()
     spoken, printed_stacks = _LastWords(), PrintedStacks()
     for last, line in _whole(lines):
-        printed_stacks.see(line)
+        printed_stacks.see(last, line)
         bars.see(last, line)
         training.see(last, line)
         spoken.see(last, line)
@@ -341,6 +341,9 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     troubles = [*telling.troubles()]
     dumped = [*(one.stacks for one in faults if not one.error), *printed_stacks.dumps(printed.of)]
     stacks = of_dumps(dumped, troubles)
+    if stacks is not None:
+        lasting = max([printed_stacks.last, *(one.line_number for one in faults if not one.error)])
+        stacks = replace(stacks, later=training.went_on(lasting, len(dumped)))
     seen = {*ends, *(clue.rank for clue in clues), *named, *(stacks.ranks if stacks is not None else ())}
     world = max([*joined, max(seen, default=-1) + 1])
     exit_code = 1 if ends else None
@@ -377,6 +380,12 @@ class _Training:
             clue = Clue(ClueKind.TRAINING, line[:500], line_number=number)
             self._first = self._first or clue
             self._newest.append(clue)
+
+    def went_on(self, number: int, ranks: int) -> str:
+        """The last line, where so many are behind that number that more than the ranks of that moment have printed them; else
+        ""."""
+        after = [clue for clue in self._newest if clue.line_number > number]
+        return after[-1].words[:200] if len(after) >= max(3, 2 * ranks) else ""
 
     def clues(self, others: Iterable[Clue]) -> Iterator[Clue]:
         """The first, and the last with the number of those behind every line that tells of something wrong."""

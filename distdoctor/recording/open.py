@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from os.path import exists, isdir, isfile  # without an error where a folder may not be entered, or a name is too long
@@ -130,21 +130,18 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
         if isdir(candidate) and is_run_folder(candidate):
             return open_run(candidate)
     dumps = [path for path in _files(folder, _DEEPEST) if rank_in(path.name) is not None and looks_like_dump(path)]
-    stacks = stack_files_in(folder)
+    stacks, answers = stack_files_in(folder), ras_answers_in(folder)
+    logs = _logs_in(folder, {*dumps, *stacks, *answers})
     if dumps:
-        return _with_stacks(_with_log(read_dumps(dumps, executor), folder, {*dumps, *stacks}), stacks)
+        return _with_stacks(_with_log(read_dumps(dumps, executor), folder, logs), stacks, logs)
     if clogs := [path for path in _files(folder, _DEEPEST) if looks_like_clog(path)]:
         return _with_stacks(read_clogs(clogs), stacks)
-    others = {*stacks, *(answers := ras_answers_in(folder))}
-    logs = _logs_in(folder, others)
     if answers and not logs:
         return _with_stacks(read_ras(*answers), stacks)
-    if stacks and len(logs) == 1:
-        return _beside(_log_of(logs[0], stacks), answers)
-    if stacks and not logs:
-        return _beside(read_stacks(stacks), answers)
     if logs:
         return _beside(_logs_of(folder, logs, stacks), answers)
+    if stacks:
+        return read_stacks(stacks)
     raise NothingToInspect(
         f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms, no stacks of py-spy or faulthandler, no "
         "answers of NCCL's RAS and no job log",
@@ -160,21 +157,19 @@ def stack_files_in(place: Path) -> list[Path]:
     return [] if is_run_folder(place) else [path for path in _files(place, _DEEPEST) if looks_like_stacks(path)]
 
 
-def _with_stacks(recording: Recording, files: list[Path]) -> Recording:
-    """A recording with the stacks that lie beside it; without them where nothing in the files is one."""
+def _with_stacks(recording: Recording, files: list[Path], logs: Sequence[Path] = ()) -> Recording:
+    """A recording with the stacks that lie beside it, which a log may go on after; without them where nothing in the files is
+    one."""
     try:
-        return with_stacks(recording, read_stacks(files)) if files else recording
+        seen = _seen_in(files, logs) if files else None
     except NothingToInspect:
         return recording
+    return with_stacks(recording, seen) if seen is not None else recording
 
 
-def _log_of(path: Path, files: list[Path]) -> Recording:
-    """What a log and the stacks beside it tell together: a log that tells of no trouble may say that the job went on."""
-    seen = went_on(read_stacks(files), path, files)
-    try:
-        return with_stacks(read_log(path), seen)
-    except NothingToInspect:
-        return seen
+def _seen_in(files: list[Path], logs: Sequence[Path]) -> Recording:
+    seen = read_stacks(files)
+    return went_on(seen, logs[0], files) if len(logs) == 1 else seen
 
 
 def _logs_in(folder: Path, others: Container[Path]) -> list[Path]:
@@ -190,9 +185,8 @@ def _log_in(folder: Path, logs: list[Path]) -> Recording:
     return read_log(logs[0]) if len(logs) == 1 else read_logs({str(path.relative_to(folder)): path for path in logs})
 
 
-def _with_log(recording: Recording, folder: Path, others: Container[Path]) -> Recording:
+def _with_log(recording: Recording, folder: Path, logs: list[Path]) -> Recording:
     """The dumps with what the job's log beside them says of it."""
-    logs = _logs_in(folder, others)
     try:
         return beside_a_log(recording, _log_in(folder, logs)) if logs else recording
     except (NothingToInspect, UnreadableRecording):
@@ -206,8 +200,8 @@ def _logs_of(folder: Path, logs: list[Path], stacks: list[Path]) -> Recording:
     except NothingToInspect:
         if not stacks:
             raise
-        return read_stacks(stacks)
-    return _with_stacks(log, stacks)
+        return _seen_in(stacks, logs)
+    return _with_stacks(log, stacks, logs)
 
 
 def _with_output(answer: Recording, path: Path) -> Recording:

@@ -33,8 +33,9 @@ class PrintedStacks:
         self._blocks: list[_Block] = []
         self._open: dict[str, _Block] = {}
         self._count = 0
+        self.last = 0  # the number of the line with which the last process begins
 
-    def see(self, line: str) -> None:
+    def see(self, number: int, line: str) -> None:
         """Take the next line of the log."""
         if not self._open and "Process " not in line:
             return
@@ -42,6 +43,7 @@ class PrintedStacks:
         printer, begins = printer_of(line, words), is_begin(words)
         prefix = line[: len(line) - len(words)].rstrip()
         if begins:
+            self.last = number
             self._open[printer] = _Block(line, len(line) - len(words) - len(prefix))
             self._blocks.append(self._open[printer])
         block = self._open.get(printer)

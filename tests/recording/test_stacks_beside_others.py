@@ -220,6 +220,17 @@ def test_a_file_of_stacks_adds_to_those_that_the_log_holds(tmp_path: Path) -> No
     assert {place.ranks for place in the_finding(tmp_path).places} == {(1,), (0, 2)}
 
 
+@pytest.mark.parametrize("prefix", ["", "[rank{}]: "])
+def test_stacks_that_a_log_goes_on_after_are_of_no_hang(prefix: str, tmp_path: Path) -> None:
+    """faulthandler.dump_traceback_later(600, repeat=True), as some always have it."""
+    ways = [WAITS, FAULT.format(line=30, function="fetch").replace("7f01", "7f02")]
+    stacks = "".join(prefix.format(rank) + line + "\n" for rank, way in enumerate(ways) for line in way.splitlines())
+    trains = "".join(f"step {step} loss 2.0\n" for step in range(8))
+
+    assert [one.code for one in examined(logged(tmp_path, stacks)).findings] == ["DD116"]
+    assert examined(logged(tmp_path, stacks + trains)).findings == ()
+
+
 def by_standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> Diagnosis:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
     return diagnose(open_recording(Path("-")), PLUGINS.checks, PLUGINS.remedies)

@@ -153,7 +153,7 @@ def _unranked(log: LogFacts) -> Iterator[Finding]:
     """Of what faulthandler dumped into a log that does not say whose lines are whose: who is in code of its own while the others
     wait."""
     stacks = log.recording.stacks
-    processes = stacks.unranked if stacks is not None and not stacks.ranks else ()
+    processes = stacks.unranked if stacks is not None and not (stacks.ranks or stacks.later) else ()
     standings = [standing_of(RankStacks(-1, one), log.recording.sources) for one in processes]
     waiting = [one for one in standings if one.waits_for_ranks]
     stuck = [one for one in standings if one.doing in (*OWN_CODE, Activity.DATA)]
