@@ -63,9 +63,6 @@ class Rank:
         self.on_watched: Callable[[], None] = lambda: None  # told when another one is watched; guarded
         self.on_pass: Callable[[], None] = lambda: None  # told when a loader begins to be read; guarded
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
-        # Told of a tensor that torch's all_reduce is given and that requires a gradient: (it, reduce op, ranks, line); guarded.
-        self.on_sum: Callable[[Any, int, tuple[int, ...], int], None] = lambda *told: None
-        self.tells_sums = False  # somebody tells it
         self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
         self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded
         self.here = ThreadState(itertools.count(1))

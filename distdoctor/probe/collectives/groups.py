@@ -19,7 +19,6 @@ def install(rank: Rank, trace: TraceWriter) -> None:
     from torch.distributed import distributed_c10d as c10d
 
     stream = CollectivesStream(rank, trace)
-    rank.tells_sums = HAS_HOOKS
     making: list[tuple[int, ...]] = []  # members of the groups under construction, innermost last
 
     @rank.guarded

@@ -305,10 +305,8 @@ class CollectivesStream:
                 if not group.ranks:
                     group.resolve(self.trace)
                 if op == ALL_REDUCE:  # of all operations the most frequent one: nothing is asked that is known
-                    tensors, reduce_op = args.input_tensors, way.reduce_op(inner)
-                    note(group, op, tensors, -1, args.async_op, way, inner, reduce_op)
-                    if way.asks and tensors[0].requires_grad and torch.is_grad_enabled():
-                        rank.on_sum(tensors[0], reduce_op, group.ranks, way.site)
+                    reduce_op = way.reduce_op(inner)
+                    note(group, op, args.input_tensors, -1, args.async_op, way, inner, reduce_op)
                     return
                 root = args.root
                 if root >= 0:

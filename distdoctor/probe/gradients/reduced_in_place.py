@@ -23,7 +23,6 @@ from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
 from distdoctor.recording.trace.events import DetachedGather
-from distdoctor.recording.trace.layout import ReduceOp
 
 LOOKS = 6  # backward passes that are searched
 MOST = 8  # sums before one backward pass
@@ -52,14 +51,10 @@ class Reductions:
         self._told: set[int] = set()
 
     def install(self) -> None:
-        """Listen to what the stream of collectives is told anyway, else wrap the function."""
-        if self.context.rank.tells_sums:
-            self.context.rank.on_sum = self.context.guarded(self._note)
-        else:
-            wrappers.lay_everywhere((c10d, torch.distributed), "all_reduce", self._around)
+        wrappers.lay_everywhere((c10d, torch.distributed), "all_reduce", self._around)
 
     def _around(self, original: Any) -> Any:
-        note, is_compiling = self.context.guarded(self._note_call), torch.compiler.is_compiling
+        note, is_compiling = self.context.guarded(self._note), torch.compiler.is_compiling
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
@@ -70,20 +65,16 @@ class Reductions:
 
         return call
 
-    def _note_call(self, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note(self, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """One number may be a loss: its value does not matter where nothing but means and sums follow."""
+        if self._looks >= LOOKS or len(self._pending) >= MOST or tensor.numel() < 2 or self.hooked() or watched():
+            return
         op = kwargs.get("op", args[1] if len(args) > 1 else torch.distributed.ReduceOp.SUM)
-        number = int(ReduceOp.SUM) if op == torch.distributed.ReduceOp.SUM else int(ReduceOp.UNSEEN)
+        if op != torch.distributed.ReduceOp.SUM:  # the gradient of a mean is the mean of what the ranks compute
+            return
         ranks = torch.distributed.get_process_group_ranks(kwargs.get("group", args[2] if len(args) > 2 else None))
-        self._note(tensor, number, tuple(ranks), self.context.trace.texts.id(sites.user_site()))
-
-    def _note(self, tensor: Tensor, op: int, ranks: tuple[int, ...], site: int) -> None:
-        """One number may be a loss: its value does not matter where nothing but means and sums follow. The gradient of a mean is
-        the mean of what the ranks compute."""
-        if self._looks >= LOOKS or len(self._pending) >= MOST or op != ReduceOp.SUM:
-            return
-        if tensor.numel() < 2 or self.hooked() or watched():
-            return
         made = [one.grad_fn for one in (tensor, tensor._base) if one is not None and one.grad_fn is not None]
+        site = self.context.trace.texts.id(sites.user_site())
         if made and len(ranks) > 1 and site not in self._told:
             known = frozenset((node._sequence_nr(), node.name()) for node in made)
             since = torch._C._autograd._get_sequence_nr()
