@@ -128,6 +128,27 @@ def test_what_a_log_says_of_ranks_that_left_dumps_came_later(tmp_path: Path) -> 
     assert the_finding(tmp_path).code == without.code
 
 
+ENDED = "  rank      : 1 (local_rank: 1)\n  exitcode  : {code} (pid: 12423)\n"
+
+
+def test_a_rank_that_was_killed_before_it_could_dump_is_the_cause(tmp_path: Path) -> None:
+    dumped(tmp_path, SLEEPS, 0)
+    logged(tmp_path, "[rank0]: RuntimeError: Connection closed by peer [127.0.0.1]:47530\n" + ENDED.format(code=-9))
+
+    assert (the_finding(tmp_path).code, the_finding(tmp_path).ranks) == ("DD110", (1,))
+
+
+def test_who_had_faulthandler_end_it_is_told_by_where_it_stood(tmp_path: Path) -> None:
+    dumped(tmp_path, SLEEPS, 0)
+    stack = "".join(f"[rank1]: {line}\n" for line in FAULT.format(line=30, function="fetch").splitlines())
+    logged(
+        tmp_path,
+        stack + "[rank0]: RuntimeError: Connection closed by peer [127.0.0.1]:47530\n" + ENDED.format(code=1),
+    )
+
+    assert seen(the_finding(tmp_path)) == ("DD116", (1,), "likely", "train.py:30")
+
+
 WATCHDOGS = "".join(
     f"[rank{rank}]:[E124 03:21:54.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
     "WorkNCCL(SeqNum=9133, OpType=ALLREDUCE, NumelIn=2417665, NumelOut=2417665, Timeout(ms)=600000) ran for 600000 ms\n"

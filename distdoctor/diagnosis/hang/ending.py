@@ -38,6 +38,8 @@ ASKED_NS = 10_000_000_000  # within which a rank leaves that was asked to; a sch
 SIGABRT, SIGKILL = 6, 9
 CRASHES = frozenset({4, SIGABRT, 7, 8, 11})  # what a process does to itself: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 
+_WITHOUT_A_PEER = (ClueKind.PEER_GONE, ClueKind.TIMED_OUT, ClueKind.WAITED)
+
 RAISED, SIGNALLED, LEFT, EXITED, ENDED, VANISHED = "raised", "signalled", "left", "exited", "was ended", "vanished"
 
 
@@ -109,6 +111,14 @@ def endings(facts: Collectives) -> dict[int, Ending]:
             timeline = facts.timelines[silent[0]]
             found[silent[0]] = Ending(silent[0], VANISHED, timeline.wall(timeline.last_ns))
     return found
+
+
+def _says_so(recording: Recording, rank: int) -> bool:
+    """Whether a rank of which there is no trace may have ended for lack of a peer: a log beside dumps has its words, if any."""
+    if not (recording.clues and recording.ranks):
+        return True
+    mine = [one for one in recording.clues if one.rank == rank]
+    return any(one.kind in _WITHOUT_A_PEER or lacks_a_peer(one.words) for one in mine)
 
 
 def raised_in_log(recording: Recording) -> dict[int, Clue]:
@@ -187,7 +197,7 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
             return Ending(rank, SIGNALLED, at_ns, exit_code=end.exit_code, signal=end.signal, victim=aborted)
         if end.exit_code:
             # What it said last is lost with its log: it may as well have failed for lack of a peer.
-            lacked = timeline is None or _lacked_a_peer(facts, timeline)
+            lacked = _says_so(recording, rank) if timeline is None else _lacked_a_peer(facts, timeline)
             gave_up = lacked and timeline is not None and not _others_had_ended(facts, rank, at_ns)
             return Ending(rank, EXITED, at_ns, exit_code=end.exit_code, victim=lacked, gave_up=gave_up)
         if end.exit_code == 0:

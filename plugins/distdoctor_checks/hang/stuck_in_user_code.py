@@ -43,6 +43,7 @@ from distdoctor.diagnosis.finding import (
     Stalls,
 )
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
+from distdoctor.diagnosis.hang.ending import RAISED, end_of
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
 from distdoctor.diagnosis.hang.in_logs import (
     KEY,
@@ -102,7 +103,7 @@ def examine(
         yield from _unranked(log)
     seen = list(_seen(standstill)) if standstill is not None else []
     if copies is not None and progress is not None:
-        seen = [_with_dumps(one, progress) for one in seen]
+        seen = [_with_dumps(one, progress, verdict) for one in seen]
     yield from seen
     if progress is not None and verdict is not None and not seen and (standstill is None or copies is not None):
         yield from (_at_its_line(one, copies) for one in hosts_that_stopped(progress, verdict))
@@ -314,7 +315,7 @@ def _at_its_line(finding: Finding, copies: Stall | None) -> Finding:
     return replace(finding, place=standing.site, places=(seen, *others), why=why, explains=explains)
 
 
-def _with_dumps(finding: Finding, progress: DeviceProgress) -> Finding:
+def _with_dumps(finding: Finding, progress: DeviceProgress, verdict: Verdict | None) -> Finding:
     """What copied stacks show, with what the dumps beside them say of the same rank."""
     absence = next((one for rank in finding.ranks if (one := progress.missed_by(rank)) is not None), None)
     if absence is None:
@@ -324,7 +325,16 @@ def _with_dumps(finding: Finding, progress: DeviceProgress) -> Finding:
     if absence.rank not in progress.states:
         issued = f"rank {absence.rank} left no dump"
     why = f"{named(absence.waiting)} {has} enqueued {absence.call.words}, {issued}"
-    return replace(finding, confidence=LIKELY, severity=None, why=f"{why}; {finding.why}")
+    ending = verdict.endings.get(absence.rank) if verdict is not None else None
+    over = ending is not None and ending.printed and ending.how != RAISED  # then it was ended where it stood
+    return replace(
+        finding,
+        confidence=LIKELY,
+        severity=None,
+        why=f"{why}; {finding.why}",
+        explains=(*finding.explains, end_of(absence.rank)) if over else finding.explains,
+        specificity=BY_COPIES if over else finding.specificity,
+    )
 
 
 def lacks_threads(standing: RankActivity, standstill: Stall) -> list[str]:
