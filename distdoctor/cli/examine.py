@@ -37,10 +37,12 @@ def examine(ctx: click.Context, /, places: tuple[str, ...], engine_name: str, **
     Several PATHs are the parts of one job on many hosts, in any mix: run folders, host bundles (`distdoctor bundle`),
     documents of `hang-dump --json`. Parts of different jobs are rejected.
     Stacks are what `py-spy dump` (text or --json) or faulthandler printed of each rank: a folder of them, alone or beside dumps
-    or a log, the rank in the names (rank0.txt), several looks in folders t0, t1, ...
+    and a log, the rank in the names (rank0.txt), several looks in folders t0, t1, ...; or in the log itself, under any prefix.
+    What lies in one folder is of one job: dumps say which call, stacks at which line, the log who died.
     A folder of logs is one job: torchrun's --log-dir, or one file for each rank, task or node.
     Several answers of NCCL's RAS (files, or a folder of them) are looks at one job: who moved between them is alive.
-    PATH `-` reads a job log from standard input; s3://BUCKET/RUN and what else fsspec knows is read where it lies.
+    PATH `-` reads a job log, stacks or an answer of RAS from standard input; s3://BUCKET/RUN and what
+    else fsspec knows is read where it lies.
     Of a checkpoint (torch.save, safetensors, torch.distributed.checkpoint) it lists the contents, without running any of it.
     """
     from distdoctor.cli import deliver

@@ -60,26 +60,11 @@ def uncompiled(function: Function) -> Function:
     return skipped(call)  # type: ignore[return-value]
 
 
-def uncompiled_hook(hook: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The same for a function of one argument that is on the path of every collective."""
-    modules = sys.modules
-
-    def call(one: Any) -> None:
-        if "torch._dynamo" not in modules:
-            hook(one)
-            return
-        before = torch._C._dynamo.eval_frame.set_eval_frame(None)
-        try:
-            hook(one)
-        finally:
-            torch._C._dynamo.eval_frame.set_eval_frame(before)
-
-    return _left_to_the_interpreter(skipped(call))
-
-
-def _left_to_the_interpreter(function: Function) -> Function:
-    """The function, which torch 2.7 and later, where `skip_code` is gone, does not try to compile when C++ calls it."""
+def called_by_cpp(function: Function) -> Function:
+    """The function, which C++ calls on the path of every collective: it is not compiled, and has to switch off compilation for
+    what it calls. torch 2.7 and later, where `skip_code` is gone, would try to compile it."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    function = skipped(function)
     if hasattr(frames, "set_code_exec_strategy"):
         action = frames._FrameAction
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))

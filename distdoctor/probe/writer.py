@@ -88,7 +88,7 @@ class Ring:
     No lock: the next number is taken atomically, and one `pack_into` under the GIL is not torn by a second thread.
     """
 
-    __slots__ = ("_capacity", "_map", "_offset", "_stride", "fields", "rewrite", "write")
+    __slots__ = ("_capacity", "_following", "_map", "_offset", "_stride", "fields", "rewrite", "write")
 
     write: Callable[..., int]  # (*, field=0, ...): append a record, return its number
     rewrite: Callable[..., None]  # (number, *, field=0, ...): the record with other values, while it is kept
@@ -97,7 +97,23 @@ class Ring:
         self._map, self._offset, self._capacity = memory, offset, capacity
         self._stride, self.fields = record.size, record.offsets
         following, pack = itertools.count(1).__next__, record.packer.pack_into
+        self._following = following
         self.write, self.rewrite = _writers(record)(following, self._place, pack, memory, offset, capacity, record.size)
+
+    def parts_of(self, parts: struct.Struct) -> Callable[[int, int, int, bytes, int, int, int, bytes], int]:
+        """`write` for calls, by position and in parts: see `layout.CALL_PARTS`. On the path of every collective."""
+        following, pack, memory = self._following, parts.pack_into, self._map
+        offset, capacity, stride = self._offset, self._capacity, self._stride
+
+        def write(
+            entered: int, returned: int, number: int, size: bytes, prefix: int, sites: int, step: int, place: bytes
+        ) -> int:
+            seq = following()
+            at = offset + (seq - 1) % capacity * stride
+            pack(memory, at, seq, entered, returned, 0, number, size, prefix, sites, step, place, seq)
+            return seq
+
+        return write
 
     def _place(self, seq: int) -> int | None:
         """Where record `seq` lies, None when the ring has come round and given its place away."""

@@ -60,6 +60,7 @@ class Coverage:
         unreadable = faults.keys() - torn - seen
         expected = max(recording.world_size, max(seen | torn | unreadable, default=-1) + 1)
         ended = recording.job.ends if stacks else {}
+        seen |= {clue.rank for clue in recording.clues if clue.rank >= 0} if stacks and not recording.ranks else set()
         unread = recording.unread - (seen | torn | unreadable)
         gone = seen | torn | unreadable | unread | ended.keys()
         absent = [rank for rank in range(expected) if rank not in gone]

@@ -42,6 +42,7 @@ class FaultDump:
     rank: int
     line_number: int
     threads: tuple[_Thread, ...]
+    printer: str = ""  # what stands before its lines in a log, where no rank can be told from that
 
     @property
     def stacks(self) -> StackDump:
@@ -51,9 +52,8 @@ class FaultDump:
         stacks = tuple(ThreadStack(-at, tuple(t.frames), t.name) for at, t in enumerate(threads))
         # Forked workers have the main thread of whom they were forked from.
         is_worker = any(f.path.endswith("torch/utils/data/_utils/worker.py") for f in main.frames)
-        return StackDump(
-            0, stacks, rank=self.rank, identity=f"{main.number}{' worker' if is_worker else ''}", has_whole_paths=True
-        )
+        identity = f"{self.printer}{main.number}{' worker' if is_worker else ''}"
+        return StackDump(0, stacks, rank=self.rank, identity=identity, printer=self.printer, has_whole_paths=True)
 
     @property
     def _main(self) -> _Thread:
@@ -70,12 +70,15 @@ class FaultDump:
         return (user.site if user is not None else SourceLine()), inner
 
 
+_Who = tuple[int, str]  # a rank, else -1 and what stands before its lines
+
+
 @dataclass
 class _Open:
-    """The dump that one rank is printing."""
+    """The dump that one process is printing."""
 
     error: str
-    rank: int
+    who: _Who
     began: int
     last: int
     threads: list[_Thread] = field(default_factory=list)
@@ -87,50 +90,53 @@ def begins_like_faults(lines: Iterable[str]) -> bool:
     return any(pattern.match(first) for pattern in (_TIMEOUT, _FATAL, _THREAD))
 
 
-def fault_dumps(lines: Iterable[tuple[int, str, int]]) -> list[FaultDump]:
-    """The dumps in (number, line without prefixes, rank) of the lines of a text that tell something."""
-    found: list[FaultDump] = []
-    by_rank: dict[int, _Open] = {}
+_NOBODY = (-1, "")
 
-    def close(rank: int) -> None:
-        one = by_rank.pop(rank, None)
+
+def fault_dumps(lines: Iterable[tuple[int, str, int, str]]) -> list[FaultDump]:
+    """The dumps in (number, line without prefixes, rank, prefixes) of the lines of a text that tell something."""
+    found: list[FaultDump] = []
+    open_dumps: dict[_Who, _Open] = {}
+
+    def close(who: _Who) -> None:
+        one = open_dumps.pop(who, None)
         if one is not None and any(t.frames for t in one.threads) and len(found) < MOST_DUMPS:
             threads = tuple(t for t in one.threads if t.frames)
-            found.append(FaultDump(one.error, one.rank, one.began, threads))
+            found.append(FaultDump(one.error, one.who[0], one.began, threads, one.who[1]))
 
-    for number, words, rank in lines:
-        _see(number, words.strip(), rank, by_rank, close)
-    for rank in list(by_rank):
-        close(rank)
+    for number, words, rank, printer in lines:
+        _see(number, words.strip(), (rank, "" if rank >= 0 else printer), open_dumps, close)
+    for who in list(open_dumps):
+        close(who)
     return sorted(found, key=lambda one: one.line_number)
 
 
-def _see(number: int, words: str, rank: int, by_rank: dict[int, _Open], close: Callable[[int], None]) -> None:
+def _see(number: int, words: str, who: _Who, open_dumps: dict[_Who, _Open], close: Callable[[_Who], None]) -> None:
     fatal = _FATAL.search(words)
     if fatal is not None or _TIMEOUT.search(words):
-        close(rank)
-        by_rank[rank] = _Open(fatal[1].strip() if fatal else "", rank, number, number)
+        close(who)
+        open_dumps[who] = _Open(fatal[1].strip() if fatal else "", who, number, number)
         return
     if header := _THREAD.search(words):
-        one = by_rank.get(rank)
+        one = open_dumps.get(who)
         # Between the threads of one dump stands an empty line, which tells nothing and is not among these; where lines say whose
         # they are, those of others may stand there as well.
-        apart = one is not None and rank < 0 and number - one.last != 2
+        apart = one is not None and who == _NOBODY and number - one.last != 2
         if one is None or (one.threads and (apart or _is_known(one, header[2]))):
-            close(rank)
-            one = by_rank[rank] = _Open("", rank, number, number)
+            close(who)
+            one = open_dumps[who] = _Open("", who, number, number)
         if len(one.threads) < MOST_THREADS:
             one.threads.append(_Thread(header[2], header[3] or "", header[1] == "Current t"))
         one.last = number
         return
-    one = by_rank.get(rank)
+    one = open_dumps.get(who)
     if one is None or not one.threads:
         return
     if (frame := _FRAME.match(words)) is None:
         if words == "..." or "<no Python frame>" in words:
             one.last = number
         else:
-            close(rank)
+            close(who)
         return
     one.last = number
     path, frames = frame[1] or "???", one.threads[-1].frames

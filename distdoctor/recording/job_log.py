@@ -27,7 +27,8 @@ from distdoctor.recording.files import opened
 from distdoctor.recording.flight.dumps import NAMED_RANK
 from distdoctor.recording.last_training_line import TRAINING
 from distdoctor.recording.nccl_remark import remark_in
-from distdoctor.recording.printed_rank import PrintedRanks
+from distdoctor.recording.printed_rank import BRACKETED, PrintedRanks, printer_of, without_prefixes
+from distdoctor.recording.printed_stacks import PrintedStacks
 from distdoctor.recording.recording import Job, RankEnd, Recording, Trouble
 from distdoctor.recording.slurm_ends import SAYS, SlurmEnds
 from distdoctor.recording.source_line import SourceLine
@@ -163,19 +164,7 @@ _RAISED_AGAIN = re.compile(
 )
 TORCHS_KINDS = frozenset({"RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError"})
 NEWEST_TRAINING = 256  # lines that speak of training, of which it is known how many came after an error
-# What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
-# rank's number.
-_ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
-_PREFIX = r"(?:(?!Error|Exception|Warning)[^\"'()]){0,120}?"  # nothing of a message, which may name ranks as well
-_STRIPPED = re.compile(
-    rf"^(?:{_PREFIX}{_ACTOR})?{_PREFIX}(?:(?<!\[TC\])\[rank\s?\d+\]:?\s?|\[[A-Za-z_]{{1,40}}\d{{1,7}}\]:\s?|"
-    r"\[\d+,\d+\]<std\w+>:\s?)+|"
-    rf"^{_ACTOR}|^\s{{0,40}}\d+: |^\[?\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{{0,20}}\s(?:std(?:out|err) [FP] )?|"
-    r"^rank\d{1,7}: |^\[pod/[^\]\s]{1,200}\] |^[a-z][\w.-]{0,100}\s{1,20}\| |^[a-z][a-z.-]{0,60}\d{1,6}[\w.-]{0,60}: "
-)
-_MOST_PREFIXES = 5  # a time stamp, a pod, another time stamp, an actor, a rank
-_BRACKETED = r"\[[A-Za-z_]{1,40}\d{1,7}\]:"  # of torch and torchrun
-_OWN_PREFIX = re.compile(rf"{_BRACKETED}|\d{{1,7}}: ")
+_OWN_PREFIX = re.compile(rf"{BRACKETED}|\d{{1,7}}: ")
 _BEGINS = frozenset("[0123456789")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 
@@ -243,7 +232,7 @@ def read_log(path: Path) -> Recording:
 _OF_TORCHRUN = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,7})/(?:stdout|stderr)\.log$")
 _OF_MASTER = re.compile(r"(?:^|[^A-Za-z])master[_.-]?\d", re.IGNORECASE)  # of Kubeflow: rank 0, before the workers
 _OF_TASK = re.compile(r"(?:^|[^A-Za-z])(task|proc|process|worker)[_.-]?(\d{1,7})(?:[^\d]|$)", re.IGNORECASE)
-_HAS_RANK = re.compile(_BRACKETED)
+_HAS_RANK = re.compile(BRACKETED)
 MOST_LOGS = 20_000  # files of one job: ten thousand ranks with two each
 
 
@@ -326,8 +315,9 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     """What the lines of a log tell."""
     telling = _EndsOfLog()
     last, training, bars = 0, _Training(), _Bars()
-    spoken = _LastWords()
+    spoken, printed_stacks = _LastWords(), PrintedStacks()
     for last, line in _whole(lines):
+        printed_stacks.see(last, line)
         bars.see(last, line)
         training.see(last, line)
         spoken.see(last, line)
@@ -354,19 +344,25 @@ def parse_lines(lines: Iterable[str]) -> Recording:
     joined = [clue.numbers[1] for clue in clues if clue.kind is ClueKind.JOINED]
     named = {n for c in clues if c.kind in (ClueKind.NOT_ARRIVED, ClueKind.MISSED_BARRIER) for n in c.numbers}
     named |= {c.numbers[0] for c in clues if c.kind is ClueKind.LAGGING}
-    seen = {*ends, *(clue.rank for clue in clues), *named}
+    troubles = [*telling.troubles()]
+    dumped = [*(one.stacks for one in faults if not one.error), *printed_stacks.dumps(printed.of)]
+    stacks = of_dumps(dumped, troubles)
+    if stacks is not None:
+        lasting = max([printed_stacks.last, *(one.line_number for one in faults if not one.error)])
+        stacks = replace(stacks, later=training.went_on(lasting, len(dumped)))
+    seen = {*ends, *(clue.rank for clue in clues), *named, *(stacks.ranks if stacks is not None else ())}
     world = max([*joined, max(seen, default=-1) + 1])
     exit_code = 1 if ends else None
     job = Job(world_size=world, ends=ends, launcher=LAUNCHER, exit_code=exit_code, interrupted=interrupted)
-    stacks = of_dumps([one.stacks for one in faults if not one.error])
-    return Recording(job=job, ranks={}, streams=frozenset(), clues=clues, troubles=telling.troubles(), stacks=stacks)
+    return Recording(job=job, ranks={}, streams=frozenset(), clues=clues, troubles=tuple(troubles), stacks=stacks)
 
 
 def _faults(telling: _EndsOfLog, printed: PrintedRanks) -> list[FaultDump]:
     """What faulthandler has dumped into the log."""
     if not any("hread 0x" in line for _, line in telling):
         return []
-    return fault_dumps((number, _without_prefixes(line), printed.of(line)) for number, line in telling)
+    split = ((number, line, without_prefixes(line)) for number, line in telling)
+    return fault_dumps((number, words, printed.of(line), printer_of(line, words)) for number, line, words in split)
 
 
 def _with_crash(clue: Clue, faults: Iterable[FaultDump]) -> Clue:
@@ -390,6 +386,12 @@ class _Training:
             clue = Clue(ClueKind.TRAINING, line[:500], line_number=number)
             self._first = self._first or clue
             self._newest.append(clue)
+
+    def went_on(self, number: int, ranks: int) -> str:
+        """The last line, where so many are behind that number that more than the ranks of that moment have printed them; else
+        ""."""
+        after = [clue for clue in self._newest if clue.line_number > number]
+        return after[-1].words[:200] if len(after) >= max(3, 2 * ranks) else ""
 
     def clues(self, others: Iterable[Clue]) -> Iterator[Clue]:
         """The first, and the last with the number of those behind every line that tells of something wrong."""
@@ -416,7 +418,7 @@ class _LastWords:
         for number, line in sorted(self._lines.values()):
             rank = printed.of(line)
             if rank >= 0:
-                words = _without_prefixes(line).strip()[:300]
+                words = without_prefixes(line).strip()[:300]
                 found[rank] = Clue(ClueKind.LAST_WORDS, words, rank, line_number=number)
         return iter(found.values())
 
@@ -437,7 +439,7 @@ class _Bars:
     def see(self, number: int, line: str) -> None:
         if self._timed_out:
             return
-        if "%|" in line and (bar := _bar_in(_without_prefixes(line))):
+        if "%|" in line and (bar := _bar_in(without_prefixes(line))):
             self._bar = (number, line, bar)
         if any(words in line for words in _GAVE_UP):
             self._timed_out = number
@@ -508,16 +510,6 @@ def _shown(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
             yield from ((number, one) for one in (_AFTER_A_BAR.split(part) if "%|" in part else (part,)))
 
 
-def _without_prefixes(line: str) -> str:
-    """What the program itself has printed."""
-    for _ in range(_MOST_PREFIXES):
-        shorter = _STRIPPED.sub("", line, count=1)
-        if len(shorter) == len(line):
-            break
-        line = shorter
-    return line
-
-
 def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[Clue]:
     sites: dict[int, SourceLine] = {}  # rank -> the innermost user line of the traceback that is being printed
     innermost: dict[int, str] = {}  # and the file of the innermost one
@@ -531,7 +523,7 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
         if found := _TAKEN.search(line):
             taken = (int(found[1] or found[2]),)
         rank = printed.of(line)
-        words = _without_prefixes(line)
+        words = without_prefixes(line)
         frame = _FRAME.search(words)
         if frame is not None:
             innermost[rank] = frame[1]
@@ -719,7 +711,7 @@ def _ends(lines: Iterable[str]) -> tuple[dict[int, RankEnd], dict[int, int]]:
     ends: dict[int, RankEnd] = {}
     pids: dict[int, int] = {}
     for line in lines:
-        words = _without_prefixes(line)
+        words = without_prefixes(line)
         if (moment := _ENDED_AT.match(words)) is not None:
             at_ns = _wall_ns(f"{moment[1]}T{moment[2]}")
             continue

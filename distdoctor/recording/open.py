@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from os.path import exists, isdir, isfile  # without an error where a folder may not be entered, or a name is too long
 from pathlib import Path
-from typing import cast
+from typing import Any, BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
+from distdoctor.recording.beside_dumps import beside_a_log
 from distdoctor.recording.bundle import bundles_in, looks_like_bundle
 from distdoctor.recording.files import head_of
 from distdoctor.recording.flight.clog import begins_like_clog, looks_like_clog, read_clog_stream, read_clogs
@@ -22,7 +23,15 @@ from distdoctor.recording.job_log import read_log, read_log_stream, read_logs
 from distdoctor.recording.ras import begins_like_ras, looks_like_ras, read_ras, read_ras_stream
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.source_texts import with_sources
-from distdoctor.recording.stack_files import looks_like_stacks, read_stacks, went_on, with_stacks
+from distdoctor.recording.stack_files import (
+    HEAD_BYTES,
+    begins_like_stacks,
+    looks_like_stacks,
+    read_stack_stream,
+    read_stacks,
+    went_on,
+    with_stacks,
+)
 from distdoctor.recording.trace.layout import MAGIC
 from distdoctor.recording.trace.run_folder import bytes_here, is_run_folder, read_run, recorded_streams
 
@@ -88,15 +97,32 @@ def read_any(path: Path, executor: Executor | None = None) -> Recording:
 
 
 def _standard_input() -> Recording:
-    """What comes by the standard input, by how it begins: clog of torchcomms, NCCL's RAS, else the log of a job."""
-    given = sys.stdin.buffer
-    stream = given if isinstance(given, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, given))
-    head = stream.peek()
+    """What comes by the standard input, by how it begins: clog of torchcomms, NCCL's RAS, stacks, else the log of a job."""
+    head = sys.stdin.buffer.read(HEAD_BYTES)
+    stream = io.BufferedReader(_Begun(head, sys.stdin.buffer))
     if begins_like_clog(head):
         return read_clog_stream(stream)
     if begins_like_ras(head):
         return read_ras_stream(stream)
+    if begins_like_stacks(head):
+        return read_stack_stream(stream)
     return read_log_stream(stream)
+
+
+class _Begun(io.RawIOBase):
+    """A stream whose first bytes have been read."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head, self._rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        given = self._head[: len(into)] or self._rest.read(len(into))
+        self._head = self._head[len(given) :]
+        into[: len(given)] = given
+        return len(given)
 
 
 def _folder(folder: Path, executor: Executor | None) -> Recording:
@@ -104,25 +130,18 @@ def _folder(folder: Path, executor: Executor | None) -> Recording:
         if isdir(candidate) and is_run_folder(candidate):
             return open_run(candidate)
     dumps = [path for path in _files(folder, _DEEPEST) if rank_in(path.name) is not None and looks_like_dump(path)]
-    stacks = stack_files_in(folder)
+    stacks, answers = stack_files_in(folder), ras_answers_in(folder)
+    logs = _logs_in(folder, {*dumps, *stacks, *answers})
     if dumps:
-        return _with_stacks(read_dumps(dumps, executor), stacks)
+        return _with_stacks(_with_log(read_dumps(dumps, executor), folder, logs), stacks, logs)
     if clogs := [path for path in _files(folder, _DEEPEST) if looks_like_clog(path)]:
         return _with_stacks(read_clogs(clogs), stacks)
-    others = {*stacks, *(answers := ras_answers_in(folder))}
-    logs = [
-        path
-        for path in _files(folder, _DEEPEST_LOG)
-        if path.suffix in _LOGS and path not in others and not looks_like_ras(path)
-    ]
     if answers and not logs:
         return _with_stacks(read_ras(*answers), stacks)
-    if stacks and len(logs) == 1:
-        return _beside(_log_of(logs[0], stacks), answers)
-    if stacks and not logs:
-        return _beside(read_stacks(stacks), answers)
     if logs:
         return _beside(_logs_of(folder, logs, stacks), answers)
+    if stacks:
+        return read_stacks(stacks)
     raise NothingToInspect(
         f"{folder} holds no recording, no flight recorder dumps, no clog of torchcomms, no stacks of py-spy or faulthandler, no "
         "answers of NCCL's RAS and no job log",
@@ -138,32 +157,51 @@ def stack_files_in(place: Path) -> list[Path]:
     return [] if is_run_folder(place) else [path for path in _files(place, _DEEPEST) if looks_like_stacks(path)]
 
 
-def _with_stacks(recording: Recording, files: list[Path]) -> Recording:
-    """A recording with the stacks that lie beside it; without them where nothing in the files is one."""
+def _with_stacks(recording: Recording, files: list[Path], logs: Sequence[Path] = ()) -> Recording:
+    """A recording with the stacks that lie beside it, which a log may go on after; without them where nothing in the files is
+    one."""
     try:
-        return with_stacks(recording, read_stacks(files)) if files else recording
+        seen = _seen_in(files, logs) if files else None
     except NothingToInspect:
         return recording
+    return with_stacks(recording, seen) if seen is not None else recording
 
 
-def _log_of(path: Path, files: list[Path]) -> Recording:
-    """What a log and the stacks beside it tell together: a log that tells of no trouble may say that the job went on."""
-    seen = went_on(read_stacks(files), path, files)
+def _seen_in(files: list[Path], logs: Sequence[Path]) -> Recording:
+    seen = read_stacks(files)
+    return went_on(seen, logs[0], files) if len(logs) == 1 else seen
+
+
+def _logs_in(folder: Path, others: Container[Path]) -> list[Path]:
+    """The logs in a folder, by their names: all that is called so and none of the `others`."""
+    return [
+        path
+        for path in _files(folder, _DEEPEST_LOG)
+        if path.suffix in _LOGS and path not in others and not looks_like_ras(path)
+    ]
+
+
+def _log_in(folder: Path, logs: list[Path]) -> Recording:
+    return read_log(logs[0]) if len(logs) == 1 else read_logs({str(path.relative_to(folder)): path for path in logs})
+
+
+def _with_log(recording: Recording, folder: Path, logs: list[Path]) -> Recording:
+    """The dumps with what the job's log beside them says of it."""
     try:
-        return with_stacks(read_log(path), seen)
-    except NothingToInspect:
-        return seen
+        return beside_a_log(recording, _log_in(folder, logs)) if logs else recording
+    except (NothingToInspect, UnreadableRecording):
+        return recording
 
 
 def _logs_of(folder: Path, logs: list[Path], stacks: list[Path]) -> Recording:
     """What the logs of one job tell together, with the stacks beside them."""
     try:
-        log = read_log(logs[0]) if len(logs) == 1 else read_logs({str(path.relative_to(folder)): path for path in logs})
+        log = _log_in(folder, logs)
     except NothingToInspect:
         if not stacks:
             raise
-        return read_stacks(stacks)
-    return _with_stacks(log, stacks)
+        return _seen_in(stacks, logs)
+    return _with_stacks(log, stacks, logs)
 
 
 def _with_output(answer: Recording, path: Path) -> Recording:

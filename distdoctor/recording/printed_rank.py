@@ -25,6 +25,35 @@ _NODE = re.compile(
 )
 _IN_TABLE = re.compile(r"^\s{0,20}rank\s{0,20}:\s{0,4}(\d{1,7}) \(local_rank: (\d{1,7})\)")
 
+# What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
+# rank's number.
+_ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
+_PREFIX = r"(?:(?!Error|Exception|Warning)[^\"'()]){0,120}?"  # nothing of a message, which may name ranks as well
+_STRIPPED = re.compile(
+    rf"^(?:{_PREFIX}{_ACTOR})?{_PREFIX}(?:(?<!\[TC\])\[rank\s?\d+\]:?\s?|\[[A-Za-z_]{{1,40}}\d{{1,7}}\]:\s?|"
+    r"\[\d+,\d+\]<std\w+>:\s?)+|"
+    rf"^{_ACTOR}|^\s{{0,40}}\d+: |^\[?\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{{0,20}}\s(?:std(?:out|err) [FP] )?|"
+    r"^rank\d{1,7}: |^\[pod/[^\]\s]{1,200}\] |^[a-z][\w.-]{0,100}\s{1,20}\| |^[a-z][a-z.-]{0,60}\d{1,6}[\w.-]{0,60}: "
+)
+_MOST_PREFIXES = 5  # a time stamp, a pod, another time stamp, an actor, a rank
+BRACKETED = r"\[[A-Za-z_]{1,40}\d{1,7}\]:"  # of torch and torchrun
+_MOMENT = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20}\s?")
+
+
+def without_prefixes(line: str) -> str:
+    """What the program itself has printed."""
+    for _ in range(_MOST_PREFIXES):
+        shorter = _STRIPPED.sub("", line, count=1)
+        if len(shorter) == len(line):
+            break
+        line = shorter
+    return line
+
+
+def printer_of(line: str, words: str) -> str:
+    """Who printed a line, as its prefixes call it: all that stands before the `words` but for the time."""
+    return _MOMENT.sub("", line[: len(line) - len(words)]).strip()
+
 
 class PrintedRanks:
     """What the prefixes of one log mean, learnt from all of its lines."""

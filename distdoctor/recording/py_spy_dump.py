@@ -32,7 +32,9 @@ _PROCESS = re.compile(r"Process (\d{1,10}): ?(.{0,1000})")
 _PYTHON = re.compile(r"Python v(\d)\.(\d{1,2})")
 _PARENT = re.compile(r"Parent Process (\d{1,10})\b")
 _THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]{1,16}|\d{1,10}) \(([a-z+]{1,20})\)(?:: "([^"]{0,200}))?')
+_INDENTED = re.compile(r" {4}(?: {4,8})?\S")
 _VALUE = re.compile(r" {12}([A-Za-z_]\w{0,100}): (.{0,1000})")
+_MOST_BEFORE = 8  # lines
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 _RANKS = ("rank", "global_rank")  # what programs call their own
 # Packages that are seen in the stacks of ranks, by the first folder of their short paths.
@@ -58,6 +60,7 @@ class StackDump:
     running: bool | None = None
     rank: int = -1
     identity: str = ""
+    printer: str = ""  # of one in a log: what stands before its lines
     has_whole_paths: bool = field(default=False, compare=False)
 
 
@@ -151,11 +154,19 @@ def is_begin(line: str) -> bool:
     return _PROCESS.match(line) is not None
 
 
+def is_part(line: str) -> bool:
+    """Whether a line is one of those that follow the first."""
+    return any(one.match(line) for one in (_PYTHON, _PARENT, _THREAD, _INDENTED))
+
+
 def looks_like_text(lines: Iterable[str]) -> bool:
-    """Whether these lines are of py-spy's text."""
-    begun = False
-    for line in (_COLOUR.sub("", one) for one in lines):
+    """Whether these lines are of py-spy's text, with a few words of somebody's own before it; else it stands in a log."""
+    begun, before = False, 0
+    for line in (_COLOUR.sub("", one) for one in lines if one.strip()):
         begun = begun or is_begin(line)
+        before += not begun
+        if before > _MOST_BEFORE:
+            return False
         if begun and (_PYTHON.match(line) or _THREAD.match(line)):
             return True
     return False

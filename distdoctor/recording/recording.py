@@ -66,6 +66,7 @@ class Call:
     entered_ns: int
     returned_ns: int
     signature: int
+    line_recorded: bool = True  # else the line is that at which somebody saw the rank wait
 
     @property
     def is_async(self) -> bool:
@@ -129,6 +130,9 @@ class RankTrace:
     environment: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Rows] = field(default_factory=dict)
     drawn_sets: Mapping[int, KeptFile] = field(default_factory=dict)  # of long passes, by the `seq` of their record
+    seen_at: Mapping[int, SourceLine] = field(
+        default_factory=dict
+    )  # by `seq`: lines of calls that a copied stack shows
     unsealed: bool = False  # its job is over, and no launcher noted a checksum of it: damage to it would not be seen
 
     @property
@@ -148,6 +152,7 @@ class RankTrace:
 
     def call(self, row: Any) -> Call:
         """One row of `calls` in words."""
+        seen = self.seen_at.get(int(row["seq"])) if self.seen_at else None
         return Call(
             rank=self.rank,
             seq=int(row["seq"]),
@@ -161,11 +166,12 @@ class RankTrace:
             tag=int(row["tag"]),
             nbytes=int(row["nbytes"]),
             flags=CallFlag(int(row["flags"])),
-            site=self.site(row["site"]),
+            site=seen or self.site(row["site"]),
             step=int(row["step"]),
             entered_ns=int(row["entered_ns"]),
             returned_ns=int(row["returned_ns"]),
             signature=int(row["signature"]),
+            line_recorded=seen is None,
         )
 
     def noted(self, kind: type[Kind]) -> Iterator[Kind]:

@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from distdoctor.errors import NothingToInspect, UnreadableRecording
 from distdoctor.recording import py_spy_dump
+from distdoctor.recording.beside_dumps import at_their_lines, of_world
 from distdoctor.recording.fault_dumps import begins_like_faults, fault_dumps
 from distdoctor.recording.files import head_of, read_bytes
 from distdoctor.recording.flight.dumps import NAMED_RANK
@@ -30,7 +32,7 @@ from distdoctor.recording.trace.redaction import redacted_arguments
 LAUNCHER = "copied stacks"
 LARGEST_BYTES = 16 << 20  # a process of fifty threads prints some 50 KB; a second is enough for one MiB
 MOST_FILES = 1 << 16
-_HEAD = 8192
+HEAD_BYTES = 8192
 _WORKER_LOOP = ("torch/utils/data/_utils/worker.py", "_worker_loop")
 _NUMBER = re.compile(r"\d{1,20}")
 _LOOK = re.compile(r"(?:t|round|sample|look|snap|snapshot|take)[-_]?\d{1,20}", re.IGNORECASE)
@@ -78,13 +80,44 @@ class _Process:
 def looks_like_stacks(path: Path) -> bool:
     """Whether a file holds stacks and nothing else, by its first bytes. What faulthandler has printed stands in logs, too: there
     the name must say of which rank it is."""
-    head = head_of(path, _HEAD)
+    head = head_of(path, HEAD_BYTES)
+    if begins_like_stacks(head):
+        return True
+    lines = head.decode("utf-8", "replace").splitlines()
+    return begins_like_faults(lines) and NAMED_RANK.search(path.stem) is not None
+
+
+def begins_like_stacks(head: bytes) -> bool:
+    """Whether these first bytes are of py-spy's text or JSON."""
     if head.lstrip()[:1] == b"[":
         return b'"thread_id"' in head and b'"frames"' in head
-    lines = head.decode("utf-8", "replace").splitlines()
-    return py_spy_dump.looks_like_text(lines) or (
-        begins_like_faults(lines) and NAMED_RANK.search(path.stem) is not None
-    )
+    return py_spy_dump.looks_like_text(head.decode("utf-8", "replace").splitlines())
+
+
+def read_stack_stream(stream: BinaryIO) -> Recording:
+    """The recording in what py-spy prints of one process after the other, as it comes by the standard input.
+
+    NothingToInspect: there is no stack in it. UnreadableRecording: it is longer than any stacks are, or broken JSON.
+    """
+    data = stream.read(LARGEST_BYTES + 1)
+    if len(data) > LARGEST_BYTES:
+        raise UnreadableRecording(
+            f"the standard input has sent more than {LARGEST_BYTES >> 20} MiB of stacks",
+            way_out="Give the stacks of each rank in a file, all in one folder.",
+        )
+    try:
+        dumps = dumps_in(data)
+    except ValueError as trouble:
+        raise UnreadableRecording(
+            f"the standard input cannot be read as stacks: {trouble}",
+            way_out="Send what `py-spy dump --pid PID` prints, with --json or without.",
+        ) from None
+    counted: dict[int, int] = {}
+    copies = []
+    for dump in dumps:
+        again = counted[dump.pid] = counted.get(dump.pid, -1) + 1
+        copies.append(_Copy(dump, Path(), dump.rank, "", f".{again}", _is_worker(dump), 0))
+    return _recording_of(copies, [])
 
 
 def read_stacks(paths: Sequence[Path]) -> Recording:
@@ -95,7 +128,10 @@ def read_stacks(paths: Sequence[Path]) -> Recording:
     paths = sorted(paths)[:MOST_FILES]
     troubles: list[Trouble] = []
     base = Path(os.path.commonpath([path.parent for path in paths])) if paths else Path()
-    copies = [copy for path in paths for copy in _copies_in(path, base, len(paths), troubles)]
+    return _recording_of([copy for path in paths for copy in _copies_in(path, base, len(paths), troubles)], troubles)
+
+
+def _recording_of(copies: Iterable[_Copy], troubles: list[Trouble]) -> Recording:
     processes = _with_ranks(_processes(copies), troubles)
     if not processes:
         words = troubles[0].what if troubles else "there are no stacks"
@@ -113,15 +149,26 @@ def with_stacks(recording: Recording, seen: Recording) -> Recording:
     world = max(recording.world_size, seen.world_size)
     known = {site.path for log in recording.ranks.values() for text in log.texts if (site := SourceLine.parse(text))}
     known |= {clue.site.path for clue in recording.clues if clue.site}
-    stacks = _under_whole_paths(seen.stacks, known)
+    stacks = _under_whole_paths(_both(recording.stacks, seen.stacks), known)
     if recording.ranks:
         stacks = replace(stacks, elsewhere=tuple(rank for rank in range(world) if rank not in stacks.ranks))
+    recording = at_their_lines(of_world(recording, world), stacks)
     return replace(
         recording,
         job=replace(recording.job, world_size=world),
         stacks=stacks,
         troubles=(*recording.troubles, *seen.troubles),
     )
+
+
+def _both(printed: Stacks | None, copied: Stacks) -> Stacks:
+    """The stacks that somebody copied, and of other ranks those that they have printed into the job's log."""
+    if printed is None:
+        return copied
+    ranks = dict(sorted({**printed.ranks, **copied.ranks}.items()))
+    elsewhere = tuple(rank for rank in {*printed.elsewhere, *copied.elsewhere} if rank not in ranks)
+    unranked = (*copied.unranked, *printed.unranked)
+    return replace(copied, ranks=ranks, elsewhere=elsewhere, unranked=unranked)
 
 
 def went_on(seen: Recording, log: Path, files: Iterable[Path]) -> Recording:
@@ -177,7 +224,7 @@ def dumps_in(data: bytes) -> list[StackDump]:
         return list(_in_json(text))
     lines = [line[:LONGEST_LINE] for line in text.splitlines()]
     if begins_like_faults(lines):
-        return [one.stacks for one in fault_dumps((n, line, -1) for n, line in enumerate(lines, 1) if line.strip())]
+        return [one.stacks for one in fault_dumps((n, line, -1, "") for n, line in enumerate(lines, 1) if line.strip())]
     return list(py_spy_dump.of_text(lines, NAMED_RANK))
 
 
@@ -374,6 +421,7 @@ def _seen(one: _Process) -> ProcessStacks:
         ready_share=1.0 if any(running) else 0.0,
         worker=_worker_number(last),
         copied=True,
+        printed_by=last.printer,
         lasting=_lasting([_main(dump).frames for dump in dumps]) if len(dumps) > 1 else None,
     )
 
@@ -440,11 +488,14 @@ def _under_whole_paths(stacks: Stacks, known: Iterable[str]) -> Stacks:
     return replace(stacks, ranks=ranks, unranked=tuple(map(process, stacks.unranked)))
 
 
-def of_dumps(dumps: Sequence[StackDump]) -> Stacks | None:
-    """The stacks in what ranks have dumped into one log; None where there are none."""
+def of_dumps(dumps: Sequence[StackDump], troubles: list[Trouble]) -> Stacks | None:
+    """The stacks in what was dumped into one log; None where there are none. `troubles` grows by doubts whose they are."""
     copies = [
         _Copy(dump, Path(), dump.rank, "", f"{at:09}", _is_worker(dump), 0)
         for at, dump in enumerate(dumps)
         if dump.threads
     ]
-    return _stacks(_processes(copies)) if copies else None
+    processes = _processes(copies)
+    if all(one.dump.pid for one in processes):  # else nothing tells the processes of one log apart
+        processes = _with_ranks(processes, troubles)
+    return _stacks(processes) if copies else None

@@ -141,6 +141,7 @@ class ProcessStacks:
     way_in: str = ""
     links: tuple[Link, ...] = ()
     waits_for: FileWait | None = None
+    printed_by: str = ""  # what stands before its stack in a log that does not say which rank it is
     copied: bool = False  # somebody else looked, and we have what was printed
 
     @property

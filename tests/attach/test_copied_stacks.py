@@ -114,3 +114,53 @@ def test_what_faulthandler_printed_into_the_log_of_torchrun_is_read(
     [found] = examined(tmp_path / "job.log")
 
     assert (found["code"], found["ranks"], found["place"]["function"]) == expected, (tmp_path / "job.log").read_text()
+
+
+DUMPS = """
+import faulthandler, threading, time
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace_json
+dist.init_process_group("gloo")
+
+def nap():
+    time.sleep(600)
+
+def dump():
+    time.sleep(2)
+    data = _dump_fr_trace_json()
+    with open("dumps/rank_0.json", "wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+for _ in range(5):
+    dist.all_reduce(torch.ones(1))
+if dist.get_rank() == 1:
+    faulthandler.dump_traceback_later(8, exit=True)
+    nap()
+threading.Thread(target=dump, daemon=True).start()
+dist.all_reduce(torch.ones(4))
+"""
+
+
+def test_the_dump_of_one_rank_and_the_stack_of_the_other_in_the_log_are_one_answer(tmp_path: Path) -> None:
+    """The dump says in which call rank 0 waits, and knows no lines nor other ranks; the log shows where rank 1 is."""
+    (tmp_path / "train.py").write_text(DUMPS)
+    (tmp_path / "dumps").mkdir()
+    words = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2", "--tee", "3"]
+    with open(tmp_path / "job.log", "w") as log:
+        subprocess.run(
+            [*words, "train.py"],
+            cwd=tmp_path,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            timeout=120,
+            env=environment(),
+            check=False,
+        )
+    (tmp_path / "train.py").unlink()
+
+    [found] = examined(tmp_path)
+
+    assert (found["code"], found["ranks"], found["place"]["function"]) == ("DD116", [1], "nap"), (
+        tmp_path / "job.log"
+    ).read_text()
+    assert "all_reduce #6" in found["why"]

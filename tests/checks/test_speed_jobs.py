@@ -32,6 +32,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.slow_forward, {}, "DD123", (1,), "# every micro-step"),
     (jobs.slow_backward, {}, "DD123", (1,), "# every micro-step"),
     (jobs.delayed, {"each": 0.03, "delay": 2}, "DD123", (1,), "# in the background"),
+    (jobs.evaluating, {}, "DD123", (0,), "# the others go on"),
     (jobs.synchronised_every_micro_step, {}, "DD501", (0, 1), "with model.no_sync() if no_sync"),
     (jobs.two_optimizers, {}, "DD501", (0, 1), "# in every micro-step of both"),
     (jobs.averaged_one_by_one, {}, "DD508", (0, 1), "# one by one"),

@@ -50,24 +50,6 @@ class MeanLoss(nn.Module):
         return self.total
 
 
-class CentredLoss(nn.Module):
-    """Of outputs around a running mean. `synchronised`: the mean follows the outputs on all ranks."""
-
-    def __init__(self, *, synchronised: bool = False) -> None:
-        super().__init__()
-        self.synchronised = synchronised
-        self.register_buffer("centre", torch.zeros(4))
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        loss = cross_entropy(outputs - self.centre, targets)
-        mean = outputs.detach().mean(0)
-        if self.synchronised:
-            dist.all_reduce(mean)
-            mean /= dist.get_world_size()
-        self.centre.mul_(0.9).add_(mean, alpha=0.1)
-        return loss
-
-
 class Noise(nn.Module):
     """Keeps what it has drawn last."""
 

@@ -29,7 +29,6 @@ PACKAGE = "distdoctor.probe"
 UNTOUCHED = {
     "guarded.call",
     "uncompiled.call",
-    "uncompiled_hook.call",
     "listen.make.call",
     "not_traced.hook",
     "Rank.trouble",

@@ -52,6 +52,22 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert (read.texts[event["text"]], read.texts[event["more"]]) == ("ValueError: boom", "trace.txt")
 
 
+def test_a_call_that_is_written_in_parts_is_the_same_record(tmp_path: Path) -> None:
+    trace = make(tmp_path)
+    trace.calls.write(
+        entered_ns=1, returned_ns=2, number=3, nbytes=4, signature=5, prefix=6, site_prefix=7, step=8, group=9, shape=10, site=11,
+        root=-1, tag=12, op=13, flags=14, reduce_op=15, dtype=16, thread=17,
+    )  # fmt: skip
+    in_parts = trace.calls.parts_of(layout.CALL_PARTS)
+    place = layout.CALL_PLACE.pack(9, 10, 11, -1, 12, 13, 14, 15, 16, 17)
+    assert in_parts(1, 2, 3, layout.CALL_SIZE.pack(4, 5), 6, 7, 8, place) == 2
+
+    first, second = read_trace(tmp_path / file_name(0, 0)).rows["calls"]
+    names = [name for name in layout.CALL.offsets if name not in ("seq", "end")]
+    assert [first[name] for name in names] == [second[name] for name in names]
+    assert layout.CALL_PARTS.size == layout.CALL.size
+
+
 def test_a_ring_that_came_round_keeps_the_newest_and_says_how_many_it_forgot(tmp_path: Path) -> None:
     trace = make(tmp_path)
     write_calls(trace, 8192 + 10)

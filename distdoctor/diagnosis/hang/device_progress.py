@@ -268,7 +268,7 @@ class DeviceProgress:
         else:
             theirs = self._counterpart(call, other)
             if theirs is None or not self._is_at(other, call.group.name, theirs):
-                graph.add_edge(("rank", call.rank), ("rank", other), call=call)
+                graph.add_edge(("rank", call.rank), ("rank", other))
 
     def _other_end(self, call: StuckCall) -> int | None:
         """The rank that a call sends to or receives from; None where that is any, or none of the group's."""
@@ -331,12 +331,19 @@ class DeviceProgress:
             return tuple(stopped)
         return tuple(one for rank in sorted(ends) if (one := self._left_out(rank)) is not None)
 
-    def _absence(self, rank: int) -> Absence | None:
+    def missed_by(self, rank: int) -> Absence | None:
+        """What a rank has not come to, dump or not; None where nobody waits for it, or it waits itself."""
+        if rank in self.states:
+            return next((one for one in self.absences if one.at is None and one.rank == rank), None)
+        return self._absence(rank, "unseen") if rank in self.unseen else None
+
+    def _absence(self, rank: int, kind: str = "rank") -> Absence | None:
         """What a rank has not come to: the call for which most wait, the oldest of these."""
         calls: list[tuple[StuckCall, tuple[int, ...]]] = []
-        for node in self.graph.predecessors(("rank", rank)):
+        for node in self.graph.predecessors((kind, rank)):
             if node[0] == "rank":
-                calls.append((self.graph.edges[node, ("rank", rank)]["call"], (node[1],)))
+                front = self.fronts[node[1]]
+                calls.append((front, (node[1],)))
             else:
                 waiting = tuple(sorted(one[1] for one in self.graph.predecessors(node)))
                 calls.append((self.fronts[waiting[0]], waiting))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.facts.timeline import Timeline
+from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.job_log import TORCHS_KINDS
-from distdoctor.recording.recording import ASK_TO_END, RankEnd, SourceLine
+from distdoctor.recording.recording import ASK_TO_END, RankEnd, Recording, SourceLine
 from distdoctor.recording.trace.events import Exiting, GroupDestroyed, UncaughtException
 from distdoctor.recording.trace.layout import CallFlag
 
@@ -36,6 +37,8 @@ GRACE_NS = 1_000_000_000  # between the interpreter's last words and the moment 
 ASKED_NS = 10_000_000_000  # within which a rank leaves that was asked to; a scheduler goes host by host
 SIGABRT, SIGKILL = 6, 9
 CRASHES = frozenset({4, SIGABRT, 7, 8, 11})  # what a process does to itself: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
+
+_WITHOUT_A_PEER = (ClueKind.PEER_GONE, ClueKind.TIMED_OUT, ClueKind.WAITED)
 
 RAISED, SIGNALLED, LEFT, EXITED, ENDED, VANISHED = "raised", "signalled", "left", "exited", "was ended", "vanished"
 
@@ -72,6 +75,7 @@ class Ending:
     victim: bool = False
     traceback: str = ""
     gave_up: bool = False  # one that exited without words waited for long enough: nobody had gone before it
+    printed: bool = False  # a log says so, and nothing else
     after: tuple[str, ...] = ()  # the words of the exceptions that were being handled when it was raised
 
     @property
@@ -95,10 +99,10 @@ def endings(facts: Collectives) -> dict[int, Ending]:
     recording = facts.recording
     found = {}
     trouble_ns = _first_trouble_ns(facts)
-    for rank in sorted(recording.ranks.keys() | recording.job.ends.keys()):
+    for rank in sorted(recording.ranks.keys() | recording.job.ends.keys() | raised_in_log(recording).keys()):
         ending = _ending(facts, rank, facts.timelines.get(rank), trouble_ns)
         if ending is not None:
-            found[rank] = ending
+            found[rank] = replace(ending, printed=bool(recording.clues) and rank not in recording.ranks)
     unexplained = not (recording.job.running or recording.job.interrupted or recording.missing)
     if unexplained and any(ending.victim for ending in found.values()):
         silent = [rank for rank in recording.ranks if rank not in found]
@@ -107,6 +111,20 @@ def endings(facts: Collectives) -> dict[int, Ending]:
             timeline = facts.timelines[silent[0]]
             found[silent[0]] = Ending(silent[0], VANISHED, timeline.wall(timeline.last_ns))
     return found
+
+
+def _says_so(recording: Recording, rank: int) -> bool:
+    """Whether a rank of which there is no trace may have ended for lack of a peer: a log beside dumps has its words, if any."""
+    if not (recording.clues and recording.ranks):
+        return True
+    mine = [one for one in recording.clues if one.rank == rank]
+    return any(one.kind in _WITHOUT_A_PEER or lacks_a_peer(one.words) for one in mine)
+
+
+def raised_in_log(recording: Recording) -> dict[int, Clue]:
+    """By rank the exception with which it ended, as a log beside dumps says of ranks that left none."""
+    raised = (one for one in recording.clues if one.kind is ClueKind.EXCEPTION and recording.ranks)
+    return {one.rank: one for one in raised if one.rank >= 0 and one.rank not in recording.ranks}
 
 
 def _first_trouble_ns(facts: Collectives) -> int:
@@ -166,6 +184,10 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
         if not code:
             died_of = mine.signal if mine is not None and mine.signal in CRASHES else 0
             return Ending(rank, LEFT, timeline.wall(exiting.at_ns), exit_code=code, signal=died_of)
+    if timeline is None and rank in raised_in_log(recording):  # it died before it could dump
+        clue = raised_in_log(recording)[rank]
+        code = end.exit_code if end else None
+        return Ending(rank, RAISED, at_ns, clue.words, clue.site, code, victim=lacks_a_peer(clue.words))
     if end is not None:
         asked = bool(recording.job.interrupted) and end.signal in ASK_TO_END  # by whoever asked another host's launcher
         if asked or end.ended_by_launcher or (exiting is None and _may_be_its_parents_doing(facts, rank, end)):
@@ -175,7 +197,7 @@ def _ending(facts: Collectives, rank: int, timeline: Timeline | None, trouble_ns
             return Ending(rank, SIGNALLED, at_ns, exit_code=end.exit_code, signal=end.signal, victim=aborted)
         if end.exit_code:
             # What it said last is lost with its log: it may as well have failed for lack of a peer.
-            lacked = timeline is None or _lacked_a_peer(facts, timeline)
+            lacked = _says_so(recording, rank) if timeline is None else _lacked_a_peer(facts, timeline)
             gave_up = lacked and timeline is not None and not _others_had_ended(facts, rank, at_ns)
             return Ending(rank, EXITED, at_ns, exit_code=end.exit_code, victim=lacked, gave_up=gave_up)
         if end.exit_code == 0:

@@ -223,7 +223,7 @@ def _place(verdict: Verdict | None, call: StuckCall | None) -> SourceLine:
         return SourceLine()
     log = verdict.timeline(call.rank).log
     rows = log.calls[log.calls["entered_ns"] == call.pending.created_ns] if call.pending.created_ns else log.calls[:0]
-    return log.site(rows[0]["site"]) if len(rows) else SourceLine()
+    return log.call(rows[0]).site if len(rows) else SourceLine()
 
 
 def _last_place(verdict: Verdict | None, rank: int) -> SourceLine:

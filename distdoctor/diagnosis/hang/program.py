@@ -27,7 +27,8 @@ def symbol(call: Call) -> Symbol:
     sized = call.op in EQUAL_SIZES and not call.flags & CallFlag.OBJECT
     peer = call.root if call.op in POINT_TO_POINT else 0
     shape, dtype = (call.shape, call.dtype) if sized else ("", "")
-    return int(call.op), shape, dtype, int(call.reduce_op), call.site.line, peer, call.site.path
+    line, path = (call.site.line, call.site.path) if call.line_recorded else (0, "")  # as those before it have none
+    return int(call.op), shape, dtype, int(call.reduce_op), line, peer, path
 
 
 def line_of(statement: Symbol) -> tuple[int, str]:

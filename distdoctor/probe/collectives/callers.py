@@ -46,6 +46,7 @@ _KINDS = ((_TORCH_FRONT, _FRONT), (_THROUGH, _HANDS_ON), (_MODULES, _MODULE))
 _CALLERS = 2  # of a line that are told; what calls a module's forward is no caller
 _DEEPEST = 96  # frames; deeper than any training loop seen, and a bound on the cost
 _BACKWARD = "_engine_run_backward"  # torch.autograd.graph's, from which the engine of autograd is called
+_END = 0  # in the place of an instruction: there is no further frame
 _KEPT = 10_000  # entries; a program that makes functions without end must not fill the rank's memory
 _CHAINS = 1_000  # texts of chains that are written; they share their room with all other texts
 
@@ -59,8 +60,59 @@ class Code(NamedTuple):
     alive: weakref.KeyedRef[int, CodeType]
 
 
+class Way:
+    """What torch's own frames between an operation and the user's line tell, and that line: the same for every call that comes by
+    the same instructions. `front` and `waits` are frames, counted from the innermost one; -1: none is."""
+
+    __slots__ = ("asks", "blocking_pair", "by_user", "flags", "front", "operation", "site", "waits", "word")
+
+    def __init__(self) -> None:
+        self.flags = NATIVE
+        self.front = -1  # torch's function that the user called
+        self.waits = -1  # which of them waits for what the innermost one gives: `send` for `isend`
+        self.by_user = True  # nothing but torch's functions for users stands between the operation and the user's line
+        self.blocking_pair = False
+        self.site = 0  # text id of the user's line; 0: there is none
+        self.word = 0  # digest of it and of the user's calls that led to it
+        self.asks = (
+            False  # the innermost frame is of torch's functions for users: it asks for one operation, always the same
+        )
+        self.operation: int | None = None  # that one, once it is known
+
+    def asynchronous(self, asked: bool) -> bool:
+        """Whether the user gets a handle; `asked` is what torch's function asked the process group for."""
+        return asked and not self.blocking_pair
+
+    def reduce_op(self, inner: FrameType | None) -> int:
+        """From the `op` argument of torch's function, as its caller gave it."""
+        front = frame_at(inner, self.front) if self.front else inner
+        if front is None:
+            return UNSEEN
+        scope = front.f_locals
+        op: Any = scope["op"] if "op" in scope else scope.get("reduceOp")
+        known = MEMBERS.get(id(op))
+        if known is not None:
+            return known[0]
+        word = (op if isinstance(op, str) else getattr(op, "name", None) or str(op).rpartition(".")[2]).lower()
+        return int(REDUCE_OPS.get(word.partition(":")[0], UNSEEN))
+
+    def tag(self, inner: FrameType | None) -> int:
+        front = frame_at(inner, self.front)
+        tag = front.f_locals.get("tag", 0) if front is not None else 0
+        return tag if isinstance(tag, int) else 0
+
+
+def frame_at(inner: FrameType | None, at: int) -> FrameType | None:
+    """The frame so many calls further out; None for -1."""
+    if at < 0:
+        return None
+    while at and inner is not None:
+        inner, at = inner.f_back, at - 1
+    return inner
+
+
 class Codes:
-    """The code objects that were met between users' lines and collectives, by identity, and the places that calls came from.
+    """The code objects that were met between users' lines and collectives, by identity, and the ways that calls came.
 
     Nothing is kept alive: what is known of a code object goes with it.
     """
@@ -69,10 +121,12 @@ class Codes:
         self._trace = trace
         self.known: dict[int, Code] = {}
         self.dead: Dead[weakref.KeyedRef[int, CodeType]] = Dead()
-        # (instruction and code object of the user's line and of its callers) -> (text id of the line, digest of them all)
-        self._places: dict[tuple[int, ...], tuple[int, int]] = {}
-        # (code object of torch's own, instruction) -> the operation that it asks the process group for, always the same one
-        self.operations: dict[tuple[int, int], int] = {}
+        # A tree: the instruction of each frame, innermost first -> the next frame's, in the end the way. An instruction is
+        # known by its address, which lies within its code object (Python 3.11 and later).
+        self._ways: dict[int, Any] = {}
+        self._size = 0
+        self._nowhere = Way()
+        self._nowhere.flags |= BY_LIBRARY
         self._chains = itertools.count()
 
     def learn(self, code: CodeType) -> Code:
@@ -89,52 +143,84 @@ class Codes:
         """What is known of code objects that are gone: another one may have got the identity of such a one."""
         for one in self.dead.each():
             self.known.pop(one.key, None)
-            self._places.clear()
-            self.operations.clear()
+            self._ways, self._size = {}, 0
 
-    def remember(self, frame: FrameType, operation: int) -> None:
-        """What this instruction asks for, where it is one of torch's functions for users that asks the process group itself."""
-        code = frame.f_code
-        about = self.known.get(id(code))
-        if about is not None and about.kind == _FRONT and len(self.operations) < _KEPT:
-            self.operations[id(code), frame.f_lasti] = operation
+    def way(self, inner: FrameType | None) -> Way:
+        """How a call came here that is issued in this frame."""
+        if self.dead:
+            self.forget()
+        if inner is None:
+            return self._nowhere
+        found: Any = self._ways
+        frame: FrameType | None = inner
+        while frame is not None:
+            found = found.get(id(frame.f_code) + frame.f_lasti)
+            if found.__class__ is not dict:
+                break
+            frame = frame.f_back
+        else:
+            found = found.get(_END)
+        return found if found is not None else self._first_time(inner)
 
-    def place(self, frame: FrameType | None) -> tuple[int, int]:
-        """(text id of the user's line, digest of it and of the user's calls that led to it), (0, 0) where there is none."""
-        if frame is None:
-            return 0, 0
-        known, learn = self.known, self.learn
-        key: tuple[int, ...] = (id(frame.f_code), frame.f_lasti)
-        outer = frame.f_back
-        callers = 0
-        while outer is not None:
-            code = outer.f_code
-            kind = (known.get(id(code)) or learn(code))[0]
+    def _first_time(self, inner: FrameType) -> Way:
+        way, path = Way(), list[FrameType | None]()
+        line = self._to_the_line(inner, way, path)
+        if line is not None:
+            self._to_its_callers(line, way, path)
+        keys = [_END if one is None else id(one.f_code) + one.f_lasti for one in path]
+        known = all(one is None or id(one.f_code) in self.known for one in path)
+        if known and self._size + len(keys) < _KEPT and len(keys) <= _DEEPEST:
+            self._size += len(keys)
+            node = self._ways
+            for key in keys[:-1]:
+                node = node.setdefault(key, {})
+                if node.__class__ is not dict:  # a handler of a signal came by in the meantime
+                    return way
+            node[keys[-1]] = way
+        return way
+
+    def _to_the_line(self, inner: FrameType, way: Way, path: list[FrameType | None]) -> FrameType | None:
+        """Look at the frames up to the user's own, None where there is none."""
+        frame: FrameType | None = inner
+        for at in range(_DEEPEST):
+            path.append(frame)
+            if frame is None:
+                way.flags |= BY_LIBRARY
+                return None
+            about = self.known.get(id(frame.f_code)) or self.learn(frame.f_code)
+            if about.kind == _USER:
+                return frame
+            if about.kind == _FRONT:
+                way.asks = way.asks or not at
+                way.flags = way.flags & ~NATIVE | about.flags
+                if way.front < 0:
+                    way.front = way.waits = at
+                if about.blocks:
+                    way.blocking_pair, way.waits = True, at
+            elif about.kind >= _OTHER:
+                way.by_user = False
+            frame = frame.f_back
+        path.append(frame)  # which makes the path longer than any that is kept
+        return frame
+
+    def _to_its_callers(self, line: FrameType, way: Way, path: list[FrameType | None]) -> None:
+        """The text of the user's line, and the digest of it and of the user's calls that led to it."""
+        texts, calls = self._trace.texts, [_call_of(line)]
+        outer = line.f_back
+        while outer is not None and len(calls) <= _CALLERS:
+            path.append(outer)
+            kind = (self.known.get(id(outer.f_code)) or self.learn(outer.f_code)).kind
             if kind == _USER:
-                key += (id(code), outer.f_lasti)
-                callers += 1
-                if callers == _CALLERS:
-                    break
+                calls.append(_call_of(outer))
             elif kind != _MODULE:
                 break
             outer = outer.f_back
-        place = self._places.get(key)
-        return place if place is not None else self._first_time(frame, key)
-
-    def _first_time(self, frame: FrameType, key: tuple[int, ...]) -> tuple[int, int]:
-        texts, calls = self._trace.texts, [_call_of(frame)]
-        outer = frame
-        while 2 * len(calls) < len(key):
-            outer = outer.f_back  # type: ignore[assignment]
-            if _kind_of(outer.f_code) == _USER:
-                calls.append(_call_of(outer))
+        else:
+            path += [None] if outer is None else []
         text = chain_text(calls)
-        place = texts.id(sites.site_of(frame)), digest_of(text)
-        if len(self._places) < _KEPT:
-            self._places[key] = place
+        way.site, way.word = texts.id(sites.site_of(line)), digest_of(text)
         if next(self._chains) < _CHAINS:
             texts.id(text)
-        return place
 
 
 def _kind_of(code: CodeType) -> int:
@@ -168,59 +254,3 @@ def waiting_backward() -> FrameType | None:
         return next((one for one in frames.values() if one.f_code.co_name == _BACKWARD), None)
     finally:
         frames.clear()
-
-
-class Caller:
-    """What torch's own frames between the operation and the user's line tell."""
-
-    __slots__ = ("blocking_pair", "by_user", "flags", "front", "site", "waits")
-
-    def __init__(self, frame: FrameType | None, codes: Codes) -> None:
-        self.front: FrameType | None = None  # torch's function that the user called
-        self.waits: FrameType | None = None  # which of them waits for what the innermost one gives: `send` for `isend`
-        self.by_user = True  # nothing but torch's functions for users stands between the operation and the user's line
-        self.blocking_pair = False
-        flags = NATIVE
-        if codes.dead:
-            codes.forget()
-        known, learn = codes.known, codes.learn
-        for _ in range(_DEEPEST):
-            if frame is None:
-                flags |= BY_LIBRARY
-                break
-            code = frame.f_code
-            about = known.get(id(code)) or learn(code)
-            kind = about[0]
-            if kind == _USER:
-                break
-            if kind == _FRONT:
-                flags = flags & ~NATIVE | about[1]
-                if self.front is None:
-                    self.front = self.waits = frame
-                if about[2]:
-                    self.blocking_pair, self.waits = True, frame
-            elif kind >= _OTHER:
-                self.by_user = False
-            frame = frame.f_back
-        self.site = frame
-        self.flags = flags
-
-    def asynchronous(self, asked: bool) -> bool:
-        """Whether the user gets a handle; `asked` is what torch's function asked the process group for."""
-        return asked and not self.blocking_pair
-
-    def reduce_op(self) -> int:
-        """From the `op` argument of torch's function, as its caller gave it."""
-        if self.front is None:
-            return UNSEEN
-        scope = self.front.f_locals
-        op: Any = scope.get("op", scope.get("reduceOp"))
-        known = MEMBERS.get(id(op))
-        if known is not None:
-            return known[0]
-        word = (op if isinstance(op, str) else getattr(op, "name", None) or str(op).rpartition(".")[2]).lower()
-        return int(REDUCE_OPS.get(word.partition(":")[0], UNSEEN))
-
-    def tag(self) -> int:
-        tag = self.front.f_locals.get("tag", 0) if self.front is not None else 0
-        return tag if isinstance(tag, int) else 0

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.library
 
-from distdoctor.probe.collectives.callers import Caller, waiting_backward
+from distdoctor.probe.collectives.callers import waiting_backward
 from distdoctor.probe.collectives.stream import REDUCING, SIZED_BY_OUTPUT, CollectivesStream
 from distdoctor.recording.trace.layout import Op
 
@@ -87,14 +87,14 @@ def _kernel(stream: CollectivesStream, signature: Signature, operator: Any) -> C
             inner: FrameType | None = sys._getframe(3)
         except ValueError:  # a thread of C++
             inner = waiting_backward()
-        caller = Caller(inner, stream.codes)
+        way = stream.codes.way(inner)
         root = _argument(arguments, signature.root, -1)
         if 0 <= root < len(group.ranks):
             root = group.ranks[root]
-        is_async = caller.asynchronous(bool(_argument(arguments, signature.asynchronous, True)))
+        is_async = way.asynchronous(bool(_argument(arguments, signature.asynchronous, True)))
         tensors = _flat(arguments, sized)
-        reduce_op = caller.reduce_op() if op in REDUCING else 0
-        stream.note(group, op, tensors, root, is_async, caller, reduce_op)
+        reduce_op = way.reduce_op(inner) if op in REDUCING else 0
+        stream.note(group, op, tensors, root, is_async, way, inner, reduce_op)
 
     def kernel(keys: Any, *arguments: Any) -> Any:
         note(arguments)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping
+from copy import copy
+from time import monotonic_ns
 from types import FrameType
 from typing import Any
 
@@ -18,19 +19,21 @@ import torch
 import torch.distributed
 
 from distdoctor.probe import sites
-from distdoctor.probe.collectives.callers import NATIVE, Caller, Codes, waiting_backward
+from distdoctor.probe.collectives.callers import NATIVE, Codes, Way, frame_at, waiting_backward
 from distdoctor.probe.collectives.handles import Handles
-from distdoctor.probe.compile_guard import uncompiled_hook
+from distdoctor.probe.compile_guard import called_by_cpp
 from distdoctor.probe.context import DEEPEST, Rank
 from distdoctor.probe.interruptions import suppressed
 from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import (
     CALL,
+    CALL_PARTS,
+    CALL_PLACE,
+    CALL_SIZE,
     GOLDEN,
     MASK,
     POINT_TO_POINT,
-    ROOTED,
     CallFlag,
     Op,
     ranks_text,
@@ -48,9 +51,9 @@ HOOK_ID = 0x0D0C  # any number that no one else uses on the same group
 ASYNC, FAILED = int(CallFlag.ASYNC), int(CallFlag.FAILED)
 COMES_BACK = ASYNC | NATIVE
 ON_DEVICE = int(CallFlag.ON_DEVICE)
+ALL_REDUCE = int(Op.ALL_REDUCE)
 RECV, RECV_ANY, SEND = int(Op.RECV), int(Op.RECV_ANY), int(Op.SEND)
 PAIRWISE = frozenset(map(int, POINT_TO_POINT))
-WITH_ROOT = frozenset(map(int, ROOTED))
 REDUCING = frozenset(
     map(
         int,
@@ -101,6 +104,7 @@ OP_OF_HOOK = {
     "REDUCE_SCATTER_TENSOR_COALESCED": Op.REDUCE_SCATTER_COALESCED,
     "ALLTOALL_BASE": Op.ALL_TO_ALL_SINGLE,
 }
+MOST_KINDS = 10_000  # a program whose sizes never repeat must not fill the rank's memory
 _RETURNED = CALL.offsets["returned_ns"]
 _FLAGS = CALL.offsets["flags"]
 
@@ -123,7 +127,9 @@ class ProbedGroup:
     def _texts(self) -> dict[str, int]:
         return {"key": self.key, "members": self.members, "backend": self.backend, "made_at": self.site}
 
-    def extend(self, signature: int, word: int, now: int) -> tuple[int, int, int]:
+    def extend(
+        self, signature: int, word: int, now: int, factor: int = GOLDEN, mask: int = MASK
+    ) -> tuple[int, int, int]:
         """Count one more collective, on the trace as well; its number and the two prefixes up to it.
 
         A signal handler or another thread may issue a call in the middle of this one: then this one is counted after it. The
@@ -131,18 +137,21 @@ class ProbedGroup:
         stored is what counts then, also of a call that came in the middle of the storing.
         """
         while True:
-            seen = self.state
-            count, prefix, site_prefix = seen
+            count, prefix, site_prefix = seen = self.state
             # `extend` of the layout, written out: this is on the path of every collective.
-            prefix = ((prefix ^ signature) * GOLDEN + 1) & MASK
-            extended = (count + 1, prefix, ((site_prefix ^ word) * GOLDEN + 1) & MASK)
+            extended = (
+                count + 1,
+                ((prefix ^ signature) * factor + 1) & mask,
+                ((site_prefix ^ word) * factor + 1) & mask,
+            )
             if self.state is seen:
                 self.state = extended
                 break
-        stored = None
+        stored = extended
+        self._overwrite(*stored, now)
         while stored is not self.state:
-            count, prefix, site_prefix = stored = self.state
-            self._overwrite(count, prefix, site_prefix, now)
+            stored = self.state
+            self._overwrite(*stored, now)
         return extended
 
     def resolve(self, trace: TraceWriter) -> None:
@@ -176,8 +185,12 @@ class CollectivesStream:
         self.groups: dict[str, ProbedGroup] = {}
         # What is the same for every call of one kind is worked out once: (signature, text id of the shape, bytes, dtype).
         self._kinds: dict[tuple[Any, ...], tuple[int, int, int, int]] = {}
+        # And as it is written by one group, line and thread: (signature, two parts of the record).
+        self._alike: dict[tuple[Any, ...], tuple[int, bytes, bytes]] = {}
+        self._write = trace.calls.parts_of(CALL_PARTS)
         self.codes = Codes(trace)
         self.handles = Handles(rank, trace)
+        self._dropped = self.handles.dead
 
     def note(
         self,
@@ -186,55 +199,69 @@ class CollectivesStream:
         tensors: list[torch.Tensor],
         root: int,
         is_async: bool,
-        caller: Caller,
+        way: Way,
+        inner: FrameType | None,
         reduce_op: int = 0,
     ) -> int:
         """Write the record of an operation that is about to be issued. Returns the number of the record.
 
-        `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at.
+        `tensors` are those whose sizes count (see SIZED_BY_OUTPUT); only their sizes and dtype are looked at. `inner` is the
+        frame in which it is issued, `way` how it came there.
         """
-        rank, trace = self.rank, self.trace
-        if self.handles.dead:
+        rank = self.rank
+        if self._dropped:
             self.handles.settle()
-        flags = caller.flags | ASYNC if is_async else caller.flags
+        flags, here = way.flags | ASYNC if is_async else way.flags, rank.here
+        tag = way.tag(inner) if op in PAIRWISE else 0
+        where = (group.key, way.site, here.thread, tag)
+        key: tuple[Any, ...]
         if len(tensors) == 1:
             (one,) = tensors
             if one.is_cuda:
                 flags |= ON_DEVICE
-            key: tuple[Any, ...] = (op, reduce_op, root, flags, one.dtype, one.shape)
+            key = (op, reduce_op, root, flags, where, one.dtype, one.shape)
         else:
             if tensors and tensors[0].is_cuda:
                 flags |= ON_DEVICE
-            key = (op, reduce_op, root, flags, *(part for t in tensors for part in (t.dtype, t.shape)))
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._learn(key, tensors)
-        signature, shape, nbytes, dtype = kind
-        site, word = self.codes.place(caller.site)
-        now = time.monotonic_ns()
+            key = (op, reduce_op, root, flags, where, *(part for t in tensors for part in (t.dtype, t.shape)))
+        alike = self._alike.get(key)
+        if alike is None:
+            alike = self._pack(key, tensors)
+        signature, size, place = alike
+        now = monotonic_ns()
         if flags & NATIVE:
             rank.native_ns = now
-        tag = 0
         if op in PAIRWISE:
-            tag, number = caller.tag(), group.next_of_pair(op, root)
+            number = group.next_of_pair(op, root)
             prefix, site_prefix = group.state[1:]
         else:
-            number, prefix, site_prefix = group.extend(signature, word, now)
+            number, prefix, site_prefix = group.extend(signature, way.word, now)
         # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.
-        returned, here = now if flags & COMES_BACK else 0, rank.here
-        seq: int = trace.calls.write(
-            entered_ns=now, returned_ns=returned, number=number, nbytes=nbytes, signature=signature,
-            prefix=prefix, site_prefix=site_prefix, step=rank.step, group=group.key, shape=shape,
-            site=site, root=root, tag=tag, op=op, flags=flags, reduce_op=reduce_op, dtype=dtype, thread=here.thread,
-        )  # fmt: skip
-        if not returned and caller.waits is not None:
+        returned = now if flags & COMES_BACK else 0
+        seq = self._write(now, returned, number, size, prefix, site_prefix, rank.step, place)
+        if not returned and way.waits >= 0:
             opened = here.open
             if len(opened) > DEEPEST:
                 opened.clear()  # those that failed before they came to wait are forgotten by and by
-            opened[id(caller.waits)] = seq
-        if is_async and caller.by_user and caller.site is not None:
+            opened[id(frame_at(inner, way.waits) if way.waits else inner)] = seq
+        if is_async and way.by_user and way.site:
             self.handles.expect(seq)
         return seq
+
+    def _pack(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, bytes, bytes]:
+        """What is alike in all calls of one kind, line and thread: their signature, and two parts of their records."""
+        op, reduce_op, root, flags, (group, site, thread, tag) = key[:5]
+        kind = (op, reduce_op, root, flags, *key[5:])
+        signature, shape, nbytes, dtype = self._kinds.get(kind) or self._learn(kind, tensors)
+        alike = (
+            signature,
+            CALL_SIZE.pack(nbytes, signature),
+            CALL_PLACE.pack(group, shape, site, root, tag, op, flags, reduce_op, dtype, thread),
+        )
+        if len(self._alike) >= MOST_KINDS:
+            self._alike.clear()
+        self._alike[key] = alike
+        return alike
 
     def _learn(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, int, int, int]:
         op, reduce_op, root, flags = key[:4]
@@ -242,7 +269,7 @@ class CollectivesStream:
         dtype = DTYPE_NUMBER.get(tensors[0].dtype, 0) if tensors else 0
         signature = signature_of(Op(op), dtype, shape, reduce_op, root, flags)
         kind = (signature, self.trace.texts.id(shape), sum(t.nbytes for t in tensors), dtype)
-        if len(self._kinds) < 10_000:  # a program whose sizes never repeat must not fill the rank's memory
+        if len(self._kinds) < MOST_KINDS:
             self._kinds[key] = kind
         return kind
 
@@ -251,40 +278,52 @@ class CollectivesStream:
         group = self.groups[name] = ProbedGroup(self.trace, name, ranks, backend)
         if not HAS_HOOKS:
             return  # the dispatcher tells instead
-        rank, note, codes, frame = self.rank, self.note, self.codes, sys._getframe
+        rank, note, way_of, frame = self.rank, self.note, self.codes.way, sys._getframe
         names: Mapping[str, Any] = torch._C._distributed_c10d.HookOpName.__members__
         ops = {int(member): int(OP_OF_HOOK.get(word, Op.UNKNOWN)) for word, member in names.items()}
 
-        known_op = codes.operations.get
+        modules = sys.modules
 
         def before(args: Any) -> None:
             if rank.silent:
                 return
+            is_eager = False
             try:
+                if "torch._dynamo" in modules:
+                    compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)
+                    is_eager = True
                 try:
-                    inner: FrameType | None = frame(2)
+                    inner: FrameType | None = frame(1)
                 except ValueError:  # a thread of C++
                     inner = waiting_backward()
-                caller = Caller(inner, codes)
-                known = known_op((id(inner.f_code), inner.f_lasti)) if inner is not None else None
-                op = ops.get(int(args.name), 0) if known is None else known
-                if known is None and inner is not None:
-                    codes.remember(inner, op)
-                root = args.root
+                way = way_of(inner)
+                op = way.operation
+                if op is None:
+                    op = ops.get(int(args.name), 0)
+                    if way.asks:
+                        way.operation = op
                 if not group.ranks:
                     group.resolve(self.trace)
+                if op == ALL_REDUCE:  # of all operations the most frequent one: nothing is asked that is known
+                    reduce_op = way.reduce_op(inner)
+                    note(group, op, args.input_tensors, -1, args.async_op, way, inner, reduce_op)
+                    return
+                root = args.root
                 if root >= 0:
                     root = group.ranks[root]
                 elif op == RECV:
                     op = RECV_ANY
-                is_async = args.async_op and not caller.blocking_pair
+                is_async = args.async_op and not way.blocking_pair
                 tensors = args.output_tensors if op in SIZED_BY_OUTPUT else args.input_tensors
-                reduce_op = caller.reduce_op() if op in REDUCING else 0
-                note(group, op, tensors, root, is_async, caller, reduce_op)
+                reduce_op = way.reduce_op(inner) if op in REDUCING else 0
+                note(group, op, tensors, root, is_async, way, inner, reduce_op)
             except Exception as error:
                 rank.trouble("collectives", error)
+            finally:
+                if is_eager:
+                    torch._C._dynamo.eval_frame.set_eval_frame(compiler)
 
-        pg.register_pre_hook(HOOK_ID, uncompiled_hook(before))
+        pg.register_pre_hook(HOOK_ID, called_by_cpp(before))
 
     def detach_all(self) -> None:
         """Take our hooks off every group that still lives.
@@ -300,7 +339,7 @@ class CollectivesStream:
     def wrap_wait(self, original: Any) -> Any:
         """`Work.wait` that notes when a synchronous call has come back, and that a handle was waited for."""
         rank, here, came_back = self.rank, self.rank.here, self.rank.guarded(self.came_back)
-        returned, now, caller = self.trace.calls.patch_of(_RETURNED), time.monotonic_ns, sys._getframe
+        returned, now, caller = self.trace.calls.patch_of(_RETURNED), monotonic_ns, sys._getframe
         asked = self.rank.guarded(self.handles.asked)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -313,7 +352,7 @@ class CollectivesStream:
                 finally:
                     rank.waited_ns += now() - began
             try:
-                result = original(work, *args, **kwargs)
+                result = original(work, *args, **kwargs) if args or kwargs else original(work)
             except BaseException:
                 came_back(call, FAILED)
                 raise
@@ -328,7 +367,7 @@ class CollectivesStream:
 
     def came_back(self, call: int, flags: int = 0) -> None:
         """The synchronous call of this number is over; FAILED: left by an exception."""
-        self.trace.calls.patch(call, _RETURNED, time.monotonic_ns())
+        self.trace.calls.patch(call, _RETURNED, monotonic_ns())
         if flags:
             self.trace.calls.mark(call, _FLAGS, flags)
 
@@ -343,9 +382,10 @@ class CollectivesStream:
             known = self.groups.get(c10d._world.pg_names.get(pg, ""))
             if known is None:
                 return None
-            caller = Caller(sys._getframe(2), self.codes)
-            caller.flags &= ~NATIVE  # our wrapper hides torch's function, through which the user has come
-            return self.note(known, int(Op.MONITORED_BARRIER), [], -1, False, caller)
+            inner = sys._getframe(2)
+            way = copy(self.codes.way(inner))
+            way.flags &= ~NATIVE  # our wrapper hides torch's function, through which the user has come
+            return self.note(known, int(Op.MONITORED_BARRIER), [], -1, False, way, inner)
 
         came_back = self.rank.guarded(self.came_back)
 

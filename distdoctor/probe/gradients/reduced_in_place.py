@@ -54,14 +54,13 @@ class Reductions:
         wrappers.lay_everywhere((c10d, torch.distributed), "all_reduce", self._around)
 
     def _around(self, original: Any) -> Any:
-        note = self.context.guarded(self._note)
+        note, is_compiling = self.context.guarded(self._note), torch.compiler.is_compiling
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if not torch.compiler.is_compiling():
-                tensor = args[0] if args else kwargs.get("tensor")
-                if isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled():
-                    note(tensor, args, kwargs)
+            tensor = args[0] if args else kwargs.get("tensor")
+            if isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled() and not is_compiling():
+                note(tensor, args, kwargs)
             return result
 
         return call

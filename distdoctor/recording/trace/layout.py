@@ -119,6 +119,10 @@ CALL = Record(
         ("end", "Q"),
     ],
 )
+# A call in parts, as it is written: what is alike in calls of one kind and line is packed once, `nbytes` and `signature`, and
+# what stands from `group` to `thread`.
+CALL_SIZE, CALL_PLACE = struct.Struct("<QQ"), struct.Struct("<IIIiiHHBBH")
+CALL_PARTS = struct.Struct(f"<QqqqQ{CALL_SIZE.size}sQQI{CALL_PLACE.size}sQ")
 
 GROUP = Record(
     "groups",

@@ -372,7 +372,9 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     place = ending.site or _last_site(verdict, ending.rank)
     if ending.kind == LEFT_PROMPT:  # it is raised at the line after the one that asked
         place = prompt_before(verdict.recording.sources, place) or place
-    guessed = ending.how == VANISHED or (_is_killed(ending) and _kernel_kills(verdict, ending) is None)
+    guessed = (
+        ending.printed or ending.how == VANISHED or (_is_killed(ending) and _kernel_kills(verdict, ending) is None)
+    )
     return Finding(
         title=_title(verdict, ending, len(incident.ranks)),
         ranks=incident.ranks,
@@ -469,6 +471,10 @@ def _why(verdict: Verdict, incident: Incident, ending: Ending) -> str:
     else:
         words += [waited] if stuck else []
         words += [f"{named(echoes)} failed afterwards because a peer was gone"] if echoes else []
+    if ending.printed:
+        missed = verdict.progress.missed_by(ending.rank) if verdict.progress is not None else None
+        waits = f", where {named(missed.waiting)} wait for it in {missed.call.words}" if missed is not None else ""
+        words.append(f"the log says so, beside dumps{waits}")
     if ending.traceback:
         words.append(f"its traceback is in the run folder ({ending.traceback})")
     return "; ".join(words)

@@ -43,11 +43,22 @@ from distdoctor.diagnosis.finding import (
     Stalls,
 )
 from distdoctor.diagnosis.hang.device_progress import Absence, DeviceProgress
+from distdoctor.diagnosis.hang.ending import RAISED, end_of
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_stopped
-from distdoctor.diagnosis.hang.in_logs import KEY, LOOK, LogFacts, call_in, claimed, from_line, of_one_group, who
+from distdoctor.diagnosis.hang.in_logs import (
+    KEY,
+    LOOK,
+    LogFacts,
+    call_in,
+    claimed,
+    from_line,
+    of_one_group,
+    who,
+)
 from distdoctor.diagnosis.hang.in_ras import hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of, standing_of
+from distdoctor.diagnosis.hang.live.sides import KEY as APART
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of, of_several
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import decision_places
@@ -86,15 +97,16 @@ PAUSE_SECONDS = 60.0  # that a job may make when all of its ranks do so, and nob
 def examine(
     standstill: Stall | None, verdict: Verdict | None, progress: DeviceProgress | None, log: LogFacts | None
 ) -> Iterator[Finding]:
+    copies = standstill if standstill is not None and standstill.stacks.copies else None
     if log is not None:
-        yield from _by_log(log)
+        yield from (_at_its_line(one, copies) for one in _by_log(log))
         yield from _unranked(log)
     seen = list(_seen(standstill)) if standstill is not None else []
-    if seen and standstill is not None and standstill.stacks.copies and progress is not None:
-        seen = [_with_dumps(one, progress) for one in seen]
+    if copies is not None and progress is not None:
+        seen = [_with_dumps(one, progress, verdict) for one in seen]
     yield from seen
-    if progress is not None and verdict is not None and not seen and (standstill is None or standstill.stacks.copies):
-        yield from hosts_that_stopped(progress, verdict)
+    if progress is not None and verdict is not None and not seen and (standstill is None or copies is not None):
+        yield from (_at_its_line(one, copies) for one in hosts_that_stopped(progress, verdict))
 
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:
@@ -142,7 +154,7 @@ def _unranked(log: LogFacts) -> Iterator[Finding]:
     """Of what faulthandler dumped into a log that does not say whose lines are whose: who is in code of its own while the others
     wait."""
     stacks = log.recording.stacks
-    processes = stacks.unranked if stacks is not None and not stacks.ranks else ()
+    processes = stacks.unranked if stacks is not None and not (stacks.ranks or stacks.later) else ()
     standings = [standing_of(RankStacks(-1, one), log.recording.sources) for one in processes]
     waiting = [one for one in standings if one.waits_for_ranks]
     stuck = [one for one in standings if one.doing in (*OWN_CODE, Activity.DATA)]
@@ -153,6 +165,8 @@ def _unranked(log: LogFacts) -> Iterator[Finding]:
     ranks = _by_order_of_exits(standings, log)
     rank = tuple(ranks[at] for at, one in enumerate(standings) if one is first) if ranks else ()
     whose = "the tracebacks do not say whose they are"
+    if first.process is not None and first.process.printed_by:
+        whose = f"it was printed under {first.process.printed_by}, and the log does not say which rank that is"
     if rank:
         whose += f": {named(rank)} was the first that ended by itself, as this one was dumped first"
     dumped = "one process" if len(standings) == 1 else f"{len(standings)} processes"
@@ -288,14 +302,39 @@ def _seen(standstill: Stall) -> Iterator[Finding]:
             yield _stuck(standings, standstill)
 
 
-def _with_dumps(finding: Finding, progress: DeviceProgress) -> Finding:
+def _at_its_line(finding: Finding, copies: Stall | None) -> Finding:
+    """What dumps or a log say of one rank, with the line at which its stack shows it."""
+    standing = copies.standings.get(finding.ranks[0]) if copies is not None and len(finding.ranks) == 1 else None
+    if copies is None or standing is None or standing.process is None or not standing.site:
+        return finding
+    seen = Place(standing.site, (standing.rank,), standing.words)
+    others = [one for one in finding.places if one.ranks != (standing.rank,)] or copies.places(standing)[1:]
+    why = f"{finding.why}; {copies.looks}" if copies.is_one_moment else finding.why
+    # Where it waits in another call than the others, that is the better claim.
+    explains = (*finding.explains, APART) if standing.waits_for_ranks else finding.explains
+    return replace(finding, place=standing.site, places=(seen, *others), why=why, explains=explains)
+
+
+def _with_dumps(finding: Finding, progress: DeviceProgress, verdict: Verdict | None) -> Finding:
     """What copied stacks show, with what the dumps beside them say of the same rank."""
-    absence = next((one for one in progress.absences if one.at is None and one.rank in finding.ranks), None)
+    absence = next((one for rank in finding.ranks if (one := progress.missed_by(rank)) is not None), None)
     if absence is None:
         return finding
     has = "has" if len(absence.waiting) == 1 else "have"
-    why = f"{named(absence.waiting)} {has} enqueued {absence.call.words}, rank {absence.rank} has issued up to #{absence.last}"
-    return replace(finding, confidence=LIKELY, severity=None, why=f"{why}; {finding.why}")
+    issued = f"rank {absence.rank} has issued up to #{absence.last}"
+    if absence.rank not in progress.states:
+        issued = f"rank {absence.rank} left no dump"
+    why = f"{named(absence.waiting)} {has} enqueued {absence.call.words}, {issued}"
+    ending = verdict.endings.get(absence.rank) if verdict is not None else None
+    over = ending is not None and ending.printed and ending.how != RAISED  # then it was ended where it stood
+    return replace(
+        finding,
+        confidence=LIKELY,
+        severity=None,
+        why=f"{why}; {finding.why}",
+        explains=(*finding.explains, end_of(absence.rank)) if over else finding.explains,
+        specificity=BY_COPIES if over else finding.specificity,
+    )
 
 
 def lacks_threads(standing: RankActivity, standstill: Stall) -> list[str]:
@@ -351,7 +390,7 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
         prescriptions=(
             Prescription("bound-the-wait", change=obstacle.change if obstacle else _change(first, standstill)),
         ),
-        severity=WARNING if standstill.stacks.copies and not standstill.explains else None,
+        severity=WARNING if standstill.stacks.copies and not (standstill.explains or standstill.is_backed) else None,
         explains=standstill.explains,
         specificity=BY_COPIES if standstill.explains else None,
     )

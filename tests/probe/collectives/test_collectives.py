@@ -331,7 +331,7 @@ dist.init_process_group("gloo")
 for step in range(20):
     if step == 7 and dist.get_rank() == 1:
         from distdoctor.probe.collectives import stream as collectives
-        collectives.Caller = None  # from here on every record fails
+        collectives.monotonic_ns = None  # from here on every record fails
     dist.all_reduce(torch.ones(4))
 dist.destroy_process_group()
 """

@@ -127,7 +127,7 @@ def _explained(known: HangFacts, incident: Incident) -> Incident:
 
 def _as_ever(known: HangFacts, call: Call) -> bool:
     """Whether the rank always went through this line at this point: then it is the arguments that are wrong."""
-    expected = ExecutedStatements.of(known.timeline(call.rank), call.seq).expected()
+    expected = ExecutedStatements.of(known.timeline(call.rank), call.seq).expected() if call.line_recorded else None
     return expected is not None and line_of(expected) == line_of(symbol(call))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distdoctor.diagnosis.finding import POSSIBLE
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE
 from distdoctor.diagnosis.hang.ending import ENDED, Ending, failures
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.diagnosis.hang.incident import Incident
@@ -26,6 +26,7 @@ def judge_failure(known: HangFacts, first: Ending) -> Incident:
         IncidentKind.FAILED,
         (first.rank, *(e.rank for e in same)),
         first.at_ns,
+        LIKELY if first.printed else CERTAIN,
         ending=first,
         also=tuple(same),
         waiting=known.waiting_for({first.rank}),

@@ -11,7 +11,9 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Prescription
+from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.sides import Sides, sides_of
 from distdoctor.diagnosis.hang.live.stack_waits import (
@@ -24,6 +26,7 @@ from distdoctor.diagnosis.hang.live.stack_waits import (
     variants_of,
 )
 from distdoctor.diagnosis.hang.live.stall import Stall
+from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.source.loop_exits import left_by
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -42,7 +45,7 @@ class RanksApart:
     def of(cls, recording: Recording) -> Self:
         """NotApplicable: nobody has looked at the processes, the job is over, or what was recorded says more."""
         stall = Stall.of(recording)
-        if recording.ranks and "collectives" in recording.streams:
+        if recording.ranks and "collectives" in recording.streams and not _leave_it_open(recording, stall):
             raise NotApplicable("what was recorded says more")
         if not recording.job.running and not stall.stacks.copies:
             raise NotApplicable("the job is no longer running")
@@ -82,6 +85,14 @@ class RanksApart:
             return None
         variants = variants_of(self._waiting)
         return sides_of(self.stall, variants) if len(variants) > 1 else None
+
+
+def _leave_it_open(recording: Recording, stall: Stall) -> bool:
+    """Whether dumps beside copied stacks tell no more than that ranks have not come: their call may not be recorded."""
+    progress = DeviceProgress.in_dumps(recording) if stall.stacks.copies else None
+    if progress is None or derived(Verdict, recording).incidents:
+        return False
+    return not (progress.memberships or progress.stopped or progress.rings or progress.jams or progress.moved_on)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from distdoctor.recording.called_functions import OPERATIONS
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.stacks import UNINTERRUPTIBLE, Frame, ProcessStacks, RankStacks, ThreadStack
 from distdoctor.recording.trace.layout import Op
@@ -29,6 +30,14 @@ class Activity(StrEnum):
     STOPPED = "stopped"
     GONE = "gone"
     UNREADABLE = "unreadable"
+
+
+class Grade(StrEnum):
+    """What shows where a rank is."""
+
+    STACK = "stack"
+    DUMP = "dump"
+    LOG = "log"
 
 
 UNKNOWN_LINE = SourceLine()
@@ -55,12 +64,6 @@ _MODULES = {
     "torch/distributed/fsdp/fully_sharded_data_parallel.py": "FullyShardedDataParallel",
 }
 _LEAVING = frozenset({"destroy_process_group", "_shutdown", "_exit_function"})
-_OPS = {op.word: op for op in Op} | {
-    "isend": Op.SEND, "irecv": Op.RECV, "send_object_list": Op.SEND, "recv_object_list": Op.RECV,
-    "all_gather_object": Op.ALL_GATHER, "gather_object": Op.GATHER, "broadcast_object_list": Op.BROADCAST,
-    "scatter_object_list": Op.SCATTER, "batch_isend_irecv": Op.UNKNOWN, "_all_gather_base": Op.ALL_GATHER_INTO_TENSOR,
-    "_reduce_scatter_base": Op.REDUCE_SCATTER_TENSOR, "reduce_scatter_tensor": Op.REDUCE_SCATTER_TENSOR,
-}  # fmt: skip
 # A line whose innermost call is C++ says what it waits for only in its own words.
 _HANDLE_LINE = re.compile(r"(?i)(?<!store)\.wait(_tensor)?\s*\((?!\s*(?:\[|[fr]?[\"']))")  # a store is given its keys
 _DEVICE_LINE = re.compile(r"\.(item|cpu|tolist|numpy)\s*\(|synchronize\s*\(|\.to\(\s*[\"']cpu")
@@ -84,6 +87,8 @@ class RankActivity:
     op: Op | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
     line: str = ""
+    grade: Grade = Grade.STACK
+    told: str = ""  # in what it waits, as a dump or a log says
 
     @property
     def process(self) -> ProcessStacks | None:
@@ -119,7 +124,7 @@ class RankActivity:
     @property
     def words(self) -> str:
         """`waits in all_reduce`, `is in time.sleep(600)`."""
-        return _WORDS[self.doing](self)
+        return self.told or _WORDS[self.doing](self)
 
     @property
     def peer(self) -> str:
@@ -205,7 +210,7 @@ def activity_of(
         site=site,
         inner=thread.frames[0],
         call=_name_of(frame) if frame else "",
-        op=_OPS.get(frame.function) if frame else None,
+        op=OPERATIONS.get(frame.function) if frame else None,
         arguments=frame.arguments if frame else {},
         line=line,
     )
@@ -274,7 +279,9 @@ def _communication(thread: ThreadStack) -> tuple[Activity, Frame] | None:
         waits = waits or frame.path.endswith(_COLLECTIVES)
         if "/torch/distributed/checkpoint/" in frame.path and not waits:
             return Activity.CHECKPOINT, frame
-        if "c10d_logger" in frame.path or (found is not None and found.function in _OPS and frame.function not in _OPS):
+        if "c10d_logger" in frame.path or (
+            found is not None and found.function in OPERATIONS and frame.function not in OPERATIONS
+        ):
             continue
         found = frame
     if found is None or "/elastic/" in found.path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from distdoctor.diagnosis.hang.live.rank_activity import RankActivity
+from distdoctor.diagnosis.hang.live.rank_activity import Grade, RankActivity
 from distdoctor.diagnosis.hang.rings import closed_chains
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.trace.layout import Op
@@ -41,9 +41,11 @@ class StackWait:
 def variants_of(waiting: Sequence[RankActivity]) -> tuple[Variant, ...]:
     """The ranks by what they wait in, the majority first."""
     found: dict[tuple[object, ...], Variant] = {}
+    by_line = any(one.grade is not Grade.STACK for one in waiting)  # a dump names what backward is in, a stack does not
     for standing in waiting:
         roots = tuple((k, v) for k, v in sorted(standing.arguments.items()) if k in ("src", "dst") and v.isdigit())
-        key = (standing.call, roots if standing.op not in IN_PAIRS else (), standing.site, standing.group_number)
+        call = "" if by_line and standing.site else standing.call
+        key = (call, roots if standing.op not in IN_PAIRS else (), standing.site, standing.group_number)
         found.setdefault(key, []).append(standing)
     return tuple(sorted(found.values(), key=lambda variant: (-len(variant), variant[0].rank)))
 

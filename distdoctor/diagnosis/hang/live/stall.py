@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from ipaddress import ip_address
 from typing import ClassVar, Self
@@ -13,19 +13,22 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Place
+from distdoctor.diagnosis.hang.in_logs import KEY as LOG_KEY
+from distdoctor.diagnosis.hang.live.grades import waiting_without_stacks
 from distdoctor.diagnosis.hang.live.rank_activity import (
     KEEPS_GIL,
     Activity,
+    Grade,
     RankActivity,
     is_held_by_kernel,
     standing_of,
     waits_for_child,
 )
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import UNTOLD, Link, ProcessStacks, Stacks
 
 MOST_WITHOUT_MESH = 3  # ranks that have no groups of their own in two directions
-LOG_KEY = "job log"  # the fact that a log tells what went wrong, as `in_logs` names it
 LONG_SECONDS = (
     25.0  # of waiting for a rank that computes; a slow evaluation or save is over by then more often than not
 )
@@ -49,8 +52,12 @@ class Stall:
         """NotApplicable: nobody has looked at the processes."""
         if not recording.stacks:
             raise NotApplicable("no stacks were taken (distdoctor hang-dump takes them from a running job)")
-        found = {rank: standing_of(seen, recording.sources) for rank, seen in recording.stacks.ranks.items()}
-        return cls(recording, recording.stacks, found)
+        stacks = recording.stacks
+        found = {rank: standing_of(seen, recording.sources) for rank, seen in stacks.ranks.items()}
+        if stacks.copies:
+            found = dict(sorted((waiting_without_stacks(recording) | found).items()))
+            stacks = replace(stacks, elsewhere=tuple(rank for rank in stacks.elsewhere if rank not in found))
+        return cls(recording, stacks, found)
 
     @cached_property
     def waiting(self) -> tuple[RankActivity, ...]:
@@ -135,12 +142,21 @@ class Stall:
     @cached_property
     def explains(self) -> tuple[str, ...]:
         """What a finding by copied stacks explains of the log that lies beside them."""
-        return (LOG_KEY,) if self.stacks.copies and self.recording.clues else ()
+        beside = self.recording.clues and not self.recording.ranks
+        return (LOG_KEY,) if self.stacks.copies and beside else ()
+
+    @cached_property
+    def is_backed(self) -> bool:
+        """Whether more than copied stacks shows that ranks wait."""
+        return any(one.grade is not Grade.STACK for one in self.waiting)
 
     @cached_property
     def looks(self) -> str:
         """`in the one copied stack`, `in all samples over 0.5 s`: what a stack was the same in."""
         if self.is_one_moment:
+            gave_up = [one.rank for one in self.waiting if one.grade is Grade.LOG]
+            if gave_up:
+                return f"its stack was seen once; the log says that {named(gave_up)} waited until the timeout"
             return "seen once: the copies show one moment, and not for how long"
         if self.stacks.copies:
             return f"its stack was the same in all {self.stacks.copies} copies, as it is where each step is slow there"
@@ -219,12 +235,12 @@ class Stall:
     @property
     def who_waits(self) -> str:
         """`ranks 0,2-3 wait in all_reduce`; "" when nobody does."""
-        from distdoctor.recording.rank_set import named
-
         if not self.waiting:
             return ""
         ranks = [standing.rank for standing in self.waiting]
         calls = sorted({standing.words.removeprefix("waits ") for standing in self.waiting})
+        if len(calls) == 1 and calls[0] == self.waiting[0].words:  # of a log, which tells of what is over
+            return f"{named(ranks)} {calls[0]}"
         return f"{named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} {calls[0] if len(calls) == 1 else 'for it'}"
 
     @property
