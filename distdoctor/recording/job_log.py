@@ -56,7 +56,7 @@ _LAST_NUMBER = re.compile(r"/(\d{1,7})\.?$")
 _JOINED = re.compile(r"(\d{1,9})/(\d{1,9}) (?:clients|workers) joined")
 _AT_BARRIER = re.compile(r"Timed out initializing.{0,120}\(world_size=(\d{1,9}), worker_count=(\d{1,9}),")
 _UNREACHABLE = re.compile(
-    r"RendezvousConnectionError: |client socket has timed out after \d{1,9}\s?m?s while trying to connect to|"
+    r"Rendezvous(?:Connection|Timeout)Error|client socket has timed out after \d{1,9}\s?m?s while trying to connect to|"
     r"connect\(\) timed out\. Original timeout|"
     r"Error: (?:host not found: |The [^()]{0,80}\([^()]{1,200}\) cannot be retrieved)"
 )
@@ -122,15 +122,19 @@ _TAKEN = re.compile(
 _CANNOT_LISTEN = "The server socket has failed to listen on any local network address"
 _GRADLESS = re.compile(r"did not receive grad for rank (\d{1,7}):")
 _NOWHERE = SourceLine()
+_ENV_RANK = re.compile(r"^\s{1,40}RANK:\s{1,40}(\d{1,7})$")  # of a container, in what `kubectl describe pod` prints
+_ENV_LINES = 80  # behind how its last process ended
 _XID = re.compile(r"NVRM: Xid \((PCI:[\w:.]{1,30})\): (\d{1,4})\b(?:.{0,40}?\bpid=(\d{1,9}))?")
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
+_RAISED_WORDLESS = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Timeout))$")  # below a traceback
 _ENDED_AT = re.compile(r"^\s{0,20}time\s{0,20}:\s{0,4}(\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
 _ENDED_RANK = re.compile(r"^\s{0,20}rank\s{0,20}:\s{0,4}(\d{1,9})\s{0,4}\(local_rank", re.IGNORECASE)
 _ENDED_CODE = re.compile(r"^\s{0,20}exitcode\s{0,20}:\s{0,4}(-?\d{1,9})\s{0,4}\(pid: ?(\d{0,9})")
 # What an exception says in lines of its own, below the first one.
 _DETAIL = re.compile(
-    r"^(?:Duplicate GPU detected|Net : |NET/|Parameters? (?:indices )?which did not receive grad|"
+    r"^(?:Duplicate GPU detected|Net : |NET/|Error while creating shared memory|Error: failed to extend |"
+    r"Parameters? (?:indices )?which did not receive grad|"
     r"(?:Missing|Unexpected) key\(s\) in state_dict)"
 )
 # What tqdm draws: `Saving:  36%|###   | 24/67 [23:16<30:00, 41.87s/it]`.
@@ -146,7 +150,7 @@ _TELLING = re.compile(
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
     r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"\[TC\]\[rank|GIL induced|time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|"
-    rf"exit type|server socket|death signal|got signal|{FAULTS}"
+    rf"exit type|server socket|death signal|got signal|\s+RANK:|{FAULTS}"
 )
 _STANDS = re.compile(r"watchdog got stuck for (\d{1,9}) seconds without making progress")
 # A launcher that was itself asked to end, and passes that on.
@@ -237,7 +241,8 @@ def read_log(path: Path) -> Recording:
 
 # Whose output a file is, by its name or its folder's: torchrun's `--log-dir` (attempt, local rank), a rank's own, srun's `%t`.
 _OF_TORCHRUN = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,7})/(?:stdout|stderr)\.log$")
-_OF_TASK = re.compile(r"(?:^|[^A-Za-z])(?:task|proc|process|worker)[_.-]?(\d{1,7})(?:[^\d]|$)", re.IGNORECASE)
+_OF_MASTER = re.compile(r"(?:^|[^A-Za-z])master[_.-]?\d", re.IGNORECASE)  # of Kubeflow: rank 0, before the workers
+_OF_TASK = re.compile(r"(?:^|[^A-Za-z])(task|proc|process|worker)[_.-]?(\d{1,7})(?:[^\d]|$)", re.IGNORECASE)
 _HAS_RANK = re.compile(_BRACKETED)
 MOST_LOGS = 20_000  # files of one job: ten thousand ranks with two each
 
@@ -251,13 +256,14 @@ def read_logs(logs: dict[str, Path]) -> Recording:
     chosen = {n: p for n, p in logs.items() if not (f := _OF_TORCHRUN.search(n)) or int(f[1]) == newest}
     chosen = dict(itertools.islice(chosen.items(), MOST_LOGS))
     share = LARGEST_BYTES // max(1, len(chosen))
+    beside_master = any(_OF_MASTER.search(name) for name in chosen)
     begins: list[tuple[int, str]] = []  # the number of the line before the first of each file
 
     def lines() -> Iterator[str]:
         count = 0
         for name, path in chosen.items():
             begins.append((count, name))
-            for line in _of_file(path, name, share):
+            for line in _of_file(path, _prefix_of(name, workers_are_ranks=not beside_master), share):
                 count += 1
                 yield line
 
@@ -275,9 +281,8 @@ def read_logs(logs: dict[str, Path]) -> Recording:
     return _telling(replace(recording, clues=tuple(map(placed, recording.clues))), f"what lies in {len(chosen)} logs")
 
 
-def _of_file(path: Path, name: str, most: int) -> Iterator[str]:
+def _of_file(path: Path, prefix: str, most: int) -> Iterator[str]:
     """The lines at the end of one of several logs, each with the prefix that its launcher would have printed."""
-    prefix = _prefix_of(name)
     try:
         with opened(path) as file:
             file.seek(max(0, file.seek(0, 2) - most))
@@ -287,12 +292,13 @@ def _of_file(path: Path, name: str, most: int) -> Iterator[str]:
         return
 
 
-def _prefix_of(name: str) -> str:
+def _prefix_of(name: str, *, workers_are_ranks: bool) -> str:
     if found := _OF_TORCHRUN.search(name):
         return f"[default{found[2]}]:"
     if found := NAMED_RANK.search(name):
         return f"[rank{found[1]}]: "
-    return f"{found[1]}: " if (found := _OF_TASK.search(name)) else ""
+    found = _OF_TASK.search(name)
+    return f"{found[2]}: " if found and (workers_are_ranks or found[1].lower() != "worker") else ""
 
 
 def _telling(recording: Recording, name: str) -> Recording:
@@ -519,6 +525,9 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
     last = -1
     taken: tuple[int, ...] = ()
     for number, line in lines:
+        if found := _ENV_RANK.match(_OWN_PREFIX.sub("", line, count=1)):
+            yield Clue(ClueKind.DETAIL, "RANK", int(found[1]), line_number=number)
+            continue
         if found := _TAKEN.search(line):
             taken = (int(found[1] or found[2]),)
         rank = printed.of(line)
@@ -535,6 +544,8 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
         if (quoted := _QUOTED.search(words)) is not None:
             words = f"RuntimeError: {words[quoted.start() :]}"
         raised = _RAISED.match(words.strip())
+        if raised is None and rank in innermost:
+            raised = _RAISED_WORDLESS.match(words.strip())
         if _DETAIL.match(words.strip()):
             yield Clue(ClueKind.DETAIL, words.strip()[:500], rank, line_number=number)
         if clue is None and raised is None:
@@ -602,7 +613,11 @@ def _with_details(clues: Iterable[Clue]) -> Iterator[Clue]:
     found: list[Clue] = []
     raised: dict[int, int] = {}  # rank -> where its last exception stands in `found`
     for clue in clues:
-        if clue.kind is not ClueKind.DETAIL:
+        if clue.words == "RANK":
+            last = found[-1] if found else clue
+            if last.kind is ClueKind.KILLED_FOR_MEMORY and clue.line_number - last.line_number <= _ENV_LINES:
+                found[-1] = replace(last, rank=clue.rank)
+        elif clue.kind is not ClueKind.DETAIL:
             if clue.kind is ClueKind.EXCEPTION:
                 raised[clue.rank] = len(found)
             found.append(clue)

@@ -68,6 +68,17 @@ def test_ranks_that_wait_for_a_handle_at_one_line_accuse_nobody() -> None:
     assert finding.title.startswith("have all waited for the same handle")
 
 
+@pytest.mark.parametrize(
+    "line", ['self.store.wait([f"ready/{stage}"], LIMIT)', "store.wait(keys)", 'kv.wait(["ready"])']
+)
+def test_a_rank_that_waits_for_a_key_of_a_store_waits_for_no_handle(line: str) -> None:
+    sources = {"train.py": SOURCE, "cache.py": f"def build(store, stage):\n    {line}\n"}
+    ranks = [in_collective(0, site="train.py:12 step"), rank(1, frame("cache.py:2 build"))]
+    (finding,) = examine(looked_at(*ranks, sources=sources), HANGS, PLUGINS.remedies, live=True).findings
+
+    assert (finding.code, finding.ranks, finding.place.line) == ("DD116", (1,), 2)
+
+
 def test_a_receive_of_one_rank_has_no_send() -> None:
     finding = seen(in_collective(0, site="train.py:12 step"), in_collective(1, "recv", "train.py:5 step"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs.beside import statistics
+from jobs.beside import centred, statistics
 from jobs.replicas import watched
 from test_replicas_jobs import found
 
@@ -64,4 +64,16 @@ def test_local_statistics_of_a_sharded_model_are_told_where_one_ranks_are_saved(
 )
 def test_statistics_of_a_sharded_model_that_follow_all_ranks_or_one_are_left_alone(where: str, kind: str) -> None:
     recording, _ = watched(statistics, kind=kind, sharded=where)
+    assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
+
+
+def test_a_running_centre_in_a_loss_that_no_wrapper_holds_is_told_unless_it_follows_all_ranks() -> None:
+    recording, _ = watched(centred, synchronised=False)
+    (finding,) = [one for one in found(recording) if one.code.startswith("DD2")]
+
+    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD204", WARNING, LIKELY, (0, 1))
+    assert "CentredLoss.centre" in finding.title
+    assert "mean" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+    recording, _ = watched(centred, synchronised=True)
     assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []

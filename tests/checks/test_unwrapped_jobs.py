@@ -161,3 +161,15 @@ def test_layers_that_a_loop_skips_by_their_names_or_by_their_optimizer_are_no_mo
 
     recording, _ = watched(jobs.tower, by=by, broadcasts=False)
     assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
+
+
+def test_what_a_word_that_is_meant_for_experts_leaves_out_as_well_is_told_and_experts_are_not() -> None:
+    recording, _ = watched(jobs.mixture, router="expert_gate")
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.confidence) == ("DD202", LIKELY)
+    assert finding.evidence["parameters"] == ["expert_gate.weight", "expert_gate.bias"]
+    assert '"expert" not in name' in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+    recording, _ = watched(jobs.mixture, router="gate")
+    assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []

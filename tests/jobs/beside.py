@@ -50,6 +50,24 @@ class MeanLoss(nn.Module):
         return self.total
 
 
+class CentredLoss(nn.Module):
+    """Of outputs around a running mean. `synchronised`: the mean follows the outputs on all ranks."""
+
+    def __init__(self, *, synchronised: bool = False) -> None:
+        super().__init__()
+        self.synchronised = synchronised
+        self.register_buffer("centre", torch.zeros(4))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = cross_entropy(outputs - self.centre, targets)
+        mean = outputs.detach().mean(0)
+        if self.synchronised:
+            dist.all_reduce(mean)
+            mean /= dist.get_world_size()
+        self.centre.mul_(0.9).add_(mean, alpha=0.1)
+        return loss
+
+
 class Noise(nn.Module):
     """Keeps what it has drawn last."""
 
@@ -113,3 +131,18 @@ def statistics(
     if rank in saving:
         with tempfile.TemporaryDirectory() as own:
             torch.save({"net": net, "scale": agent.scale.state_dict()}, Path(own) / f"{rank}.pt")
+
+
+def centred(rank: int, world_size: int, *, synchronised: bool) -> None:
+    """A loss that no wrapper holds, whose centre follows what each rank or what all of them put out."""
+    torch.manual_seed(0)
+    net, loss_of = DistributedDataParallel(nn.Linear(8, 4)), CentredLoss(synchronised=synchronised)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(STEPS):
+        inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * world_size + rank))
+        optimizer.zero_grad()
+        loss_of(net(inputs), inputs[:, :4].argmax(1)).backward()
+        optimizer.step()
+    if rank == 0:
+        with tempfile.TemporaryDirectory() as own:
+            torch.save({"net": net.module.state_dict(), "loss": loss_of.state_dict()}, Path(own) / "last.pt")

@@ -280,6 +280,45 @@ def average_but_named(model: nn.Module, world_size: int, densifies: bool) -> Non
         parameter.grad /= world_size
 
 
+class Mixture(nn.Module):
+    """One expert on each rank, of weights of its own from the start and a bias of zeros, and a router that is everybody's."""
+
+    def __init__(self, rank: int, router: str) -> None:
+        super().__init__()
+        self.below, self.router = nn.Linear(12, 8), router
+        self.add_module(router, nn.Linear(8, 2))
+        with torch.random.fork_rng():
+            torch.manual_seed(100 + rank)
+            self.experts = nn.ModuleList([nn.Linear(8, 4)])
+        nn.init.zeros_(self.experts[0].bias)  # type: ignore[arg-type]
+        self.above = nn.Linear(4, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.below(inputs).relu()
+        weight = getattr(self, self.router)(hidden).softmax(-1)[:, :1]
+        return self.above(weight * self.experts[0](hidden))  # type: ignore[no-any-return]
+
+
+def mixture(rank: int, world_size: int, *, router: str) -> None:
+    """Gradients travel in one flat buffer, without those of experts, which have a collective of their own in the forward."""
+    torch.manual_seed(0)
+    model = Mixture(rank, router)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        inputs, targets = batch(2 * step + rank)
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        dist.all_reduce(torch.zeros(4000))
+        loss.backward()
+        grads = [p.grad for name, p in model.named_parameters() if "expert" not in name and p.grad is not None]
+        flat = torch.cat([grad.reshape(-1) for grad in grads])
+        dist.all_reduce(flat)
+        flat /= world_size
+        for grad, mean in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(mean.view_as(grad))
+        optimizer.step()
+
+
 REDUCTIONS = {"sparse": average_but_sparse, "matrices": average_matrices, "named": average_but_named}
 
 

@@ -142,7 +142,7 @@ def _averaging_groups(log: RankTrace) -> Iterable[tuple[tuple[int, ...], set[Nam
     noted = list(log.noted(FirstStep))
     if not noted or not len(log.steps):
         return
-    calls = _of_gradients(log)
+    calls = calls_of_gradients(log)
     every, step = {first.shapes for first in noted}, _whole_step(calls)
     calls = calls[(calls["op"] == Op.ALL_REDUCE) & (calls["step"] == step) & (calls["flags"] & CallFlag.NATIVE == 0)]
     for group in np.unique(calls["group"]):
@@ -167,8 +167,9 @@ def _are_among(shapes: Iterable[str], found: Counter[str]) -> bool:
     return matched >= 2 and matched >= _ENOUGH * wanted.total()
 
 
-def _of_gradients(log: RankTrace) -> NDArray[Any]:
-    """The calls that a step's gradients may go through: an optimizer has stepped behind them, and its backward had begun before.
+def calls_of_gradients(log: RankTrace, *, began: str = "forward_ended_ns") -> NDArray[Any]:
+    """The calls that a step's gradients may go through: an optimizer has stepped behind them, and its backward had begun before,
+    or by another time of the step (`backward_ended_ns`).
 
     What is sent between two steps, or when all of them are done, are the weights.
     """
@@ -178,8 +179,8 @@ def _of_gradients(log: RankTrace) -> NDArray[Any]:
         return calls
     of_call = calls["step"].astype(np.int64) + 1
     at = np.minimum(np.searchsorted(times["step"].astype(np.int64), of_call), len(times) - 1)
-    began = np.where(times["step"][at] == of_call, times["forward_ended_ns"][at], 0)
-    return calls[calls["entered_ns"] >= began]
+    since = np.where(times["step"][at] == of_call, times[began][at], 0)
+    return calls[calls["entered_ns"] >= since]
 
 
 def _whole_step(calls: NDArray[Any]) -> int:

@@ -43,6 +43,7 @@ _FOLLOWS = frozenset(
         "WorkerCrashedError",
     }
 )
+SHARED_MEMORY = re.compile(r"(?:creating shared memory segment|failed to extend) /dev/shm/")  # NCCL's words
 _NOWHERE = re.compile(r"^\S*Rendezvous\w*Error")  # of a launcher
 # Operations whose members may bring different sizes, or of which one entry stands for many.
 _ANY_SIZE = frozenset(
@@ -371,7 +372,11 @@ class LogFacts:
             for clue in self.lines(ClueKind.EXCEPTION)
             if _kind(clue) not in _FOLLOWS
             and not _NOWHERE.search(clue.words)
-            and (is_of_the_programs_own(_kind(clue), clue.raised_in) or not lacks_a_peer(clue.words))
+            and (
+                is_of_the_programs_own(_kind(clue), clue.raised_in)
+                or not lacks_a_peer(clue.words)
+                or SHARED_MEMORY.search(clue.words)
+            )
         ]
 
     @cached_property
@@ -429,9 +434,21 @@ class LogFacts:
         return after >= max(3, 2 * self.recording.world_size) and not self.recording.job.ends
 
     @cached_property
+    def has_finished(self) -> bool:
+        """Whether rank 0 came to the end of its program: there torch complains of a group that nobody has destroyed."""
+        last = self.last_words(0)
+        return last is not None and "destroy_process_group() was not called before program exit" in last.words
+
+    @cached_property
+    def tells_of_no_end(self) -> bool:
+        """Whether nothing in the log but warnings of NCCL could be about something wrong."""
+        return not self.recording.job.ends and all(clue.kind in _SPEAKS_OF_NOTHING for clue in self.recording.clues)
+
+    @cached_property
     def killed_for_memory(self) -> tuple[int, ...]:
         """The ranks that the kernel has killed, where the log says which."""
-        return tuple(rank for rank, end in sorted(self.recording.job.ends.items()) if end.killed_for_memory)
+        told = {clue.rank for clue in self.lines(ClueKind.KILLED_FOR_MEMORY) if clue.rank >= 0}
+        return tuple(sorted(told | {rank for rank, end in self.recording.job.ends.items() if end.killed_for_memory}))
 
     @cached_property
     def other_ends(self) -> list[Clue]:

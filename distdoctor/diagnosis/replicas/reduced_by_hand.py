@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from distdoctor.diagnosis.facts.replicas import calls_of_gradients
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import Op
@@ -11,10 +12,11 @@ from distdoctor.recording.trace.layout import Op
 
 def reduction_line(gradients: Gradients, peers: ReplicaGroup) -> SourceLine:
     """The user's line that reduces gradients: the one with the most all_reduces of their shapes, or of bytes where they travel
-    in buckets."""
+    in buckets. Behind the backward pass where there are some: what the layers themselves send is sent before its end."""
     own = gradients.ranks[peers.ranks[0]]
     shapes = {tensor.shape for tensor in own.tensors.values()}
-    calls = own.log.calls[own.log.calls["op"] == Op.ALL_REDUCE]
+    behind, all_calls = calls_of_gradients(own.log, began="backward_ended_ns"), own.log.calls
+    calls = next((c for one in (behind, all_calls) if len(c := one[one["op"] == Op.ALL_REDUCE])), all_calls[:0])
     counts: dict[int, int] = defaultdict(int)
     for call in calls:
         counts[int(call["site"])] += own.log.text(int(call["shape"])) in shapes

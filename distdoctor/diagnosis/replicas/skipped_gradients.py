@@ -3,7 +3,8 @@ ranks keep others of the same training equal.
 
 Whether they were forgotten the bits do not tell: heads for tasks of their own look the same. So it is a sign that the program
 itself made all of them equal at the start, and a stronger one that what the reduction skips is skipped for the form of its
-gradients, and that just those have that form.
+gradients, and that just those have that form; or for a word in its name, which is meant for another part of the model, one that
+was each rank's own from the start.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, cou
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo, Update
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
-from distdoctor.diagnosis.source.skipped_gradients import DIMENSIONS, DTYPE, LAYOUT, Skip, skip_by_form
+from distdoctor.diagnosis.source.skipped_gradients import DIMENSIONS, DTYPE, LAYOUT, NAME, Skip, skip_of
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import Op
 
@@ -82,8 +83,10 @@ def _judged(
     apart = [info for name in sorted(peers.names) if (info := own.info(name, peers.optimizer)) is not None]
     others = [info for optimizer, name in kept if (info := own.info(name, optimizer)) is not None]
     reduced = reduction_line(gradients, peers)
-    skip = skip_by_form(recording.sources, reduced) if reduced else None
-    if skip is not None and not _has_that_form(skip.form, apart, others, found):
+    skip = skip_of(recording.sources, reduced) if reduced else None
+    if skip is not None and skip.form == NAME:
+        apart, skip = _caught_by_name(skip, apart, others, found, peers.ranks)
+    elif skip is not None and not _has_that_form(skip.form, apart, others, found):
         skip = None
     if skip is None and (recording.job.running or not _were_all_sent(own, [*apart, *others])):
         return
@@ -125,6 +128,24 @@ def _has_that_form(form: str, apart: list[TensorInfo], kept: list[TensorInfo], f
         return {one.dtype for one in apart}.isdisjoint(one.dtype for one in kept)
     sizes, others = [one.numel for one in apart], [one.numel for one in kept]
     return max(sizes) < min(others) or min(sizes) > max(others)
+
+
+def _caught_by_name(
+    skip: Skip, apart: list[TensorInfo], kept: list[TensorInfo], found: Courses, ranks: tuple[int, ...]
+) -> tuple[list[TensorInfo], Skip | None]:
+    """Those of a part of the model in which nothing began differently, when the words were meant for another part where something
+    did, and when they catch none of what is kept equal. Weights alone tell: scales and biases begin equal everywhere."""
+
+    def part(name: str) -> str:  # the first module of its path that has one of the words in its name
+        words = name.split(".")
+        inside = (".".join(words[: n + 1]) for n in range(len(words)))
+        return next((path for path in inside if any(word in path or word in f"{path}." for word in skip.words)), "")
+
+    own = {part(name) for name, by_rank in found.items() if len({by_rank[r].start for r in ranks if r in by_rank}) > 1}
+    alike = {part(one.name) for one in apart if one.shape.count(",")} - own - {""}
+    if not own - {""} or not alike or any(part(one.name) for one in kept):
+        return apart, None
+    return [one for one in apart if part(one.name) in alike], skip
 
 
 def _were_all_sent(own: RankGradients, tensors: Iterable[TensorInfo]) -> bool:

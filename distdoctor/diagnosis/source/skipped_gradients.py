@@ -1,7 +1,7 @@
 """Why a loop that averages gradients by hand leaves some of them out, as its source tells. Pure `ast`.
 
-A condition on the form of a tensor (`p.grad.is_sparse`, `p.dim() > 1`) is about what the collective can carry; one on a name or
-on an attribute of the user's own is about whose the tensor is.
+A condition on the form of a tensor (`p.grad.is_sparse`, `p.dim() > 1`) is about what the collective can carry; one on a name
+(`"expert" in name`) or on an attribute of the user's own is about whose the tensor is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from distdoctor.diagnosis.source.source_file import last_word
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
-LAYOUT, DIMENSIONS, SIZE, DTYPE = "layout", "dimensions", "size", "dtype"
+LAYOUT, DIMENSIONS, SIZE, DTYPE, NAME = "layout", "dimensions", "size", "dtype", "name"
 _FORMS = {
     **dict.fromkeys(("is_sparse", "is_sparse_csr", "layout", "is_coalesced"), LAYOUT),
     **dict.fromkeys(("dim", "ndim", "ndimension"), DIMENSIONS),
@@ -24,31 +24,34 @@ _FORMS = {
     **dict.fromkeys(("dtype", "is_floating_point"), DTYPE),
 }
 _NEUTRAL = frozenset({"grad", "data", "requires_grad", "is_leaf"})
+_OF_NAMES = frozenset({"startswith", "endswith", "lower"})
 _TAKES_IN = frozenset({"append", "extend", "add", "insert"})
 ROUNDS = 4  # from what is reduced to what it was made of
 
 
 @dataclass(frozen=True)
 class Skip:
-    """The condition, as it is written, and the kind of form that it asks for: `LAYOUT`, ..."""
+    """The condition, as it is written, and the kind of form that it asks for: `LAYOUT`, ... Of a `NAME` the words in it."""
 
     site: SourceLine
     text: str
     form: str
+    words: tuple[str, ...] = ()
 
 
-def skip_by_form(sources: Mapping[str, str], reduced: SourceLine) -> Skip | None:
-    """The condition on the form of a parameter, or of its gradient, that decides whether the all_reduce of a line gets it; None
-    where there is none, or where something else of the parameter decides as well: its name, a mark that somebody put on it."""
+def skip_of(sources: Mapping[str, str], reduced: SourceLine) -> Skip | None:
+    """The condition on the form of a parameter, or of its gradient, or on its name, that decides whether the all_reduce of a line
+    gets it; None where there is none, or where something else of the parameter decides as well: a mark that somebody put on it,
+    a name beside a form."""
     program, found = program_of(sources), list[Skip]()
     for call in calls_at(sources, reduced, "all_reduce")[-1:]:
         for test in _tests_of(program, call):
-            forms = _forms_in(test)
+            where, words = program.scope_of(test), _words_in(test)
+            forms = [NAME] if words else _forms_in(test)
             if forms is None:
                 return None
-            where = program.scope_of(test)
-            found += [Skip(where.line(test), ast.unparse(test), form) for form in forms]
-    return found[0] if found else None
+            found += [Skip(where.line(test), ast.unparse(test), form, words) for form in forms]
+    return found[0] if len({one.form == NAME for one in found}) == 1 else None
 
 
 def _tests_of(program: UserProgram, call: ast.Call) -> Iterator[ast.expr]:
@@ -93,6 +96,21 @@ def _of_one(program: UserProgram, node: ast.AST, test: ast.expr) -> bool:
     loops += [inner for one in above for inner in getattr(one, "generators", ())]
     names = {name.id for one in loops for name in ast.walk(one.target) if isinstance(name, ast.Name)}
     return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(test))
+
+
+def _words_in(test: ast.expr) -> tuple[str, ...]:
+    """The words that a condition on a name looks for in it, () when it asks for anything else as well."""
+    words: list[str] = []
+    for node in ast.walk(test):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words.append(node.value)
+        elif isinstance(node, ast.Call):
+            of_name = isinstance(node.func, ast.Attribute) and node.func.attr in _OF_NAMES
+            if not of_name and getattr(node.func, "id", "") not in ("any", "all"):
+                return ()
+        elif isinstance(node, ast.Attribute) and node.attr not in _OF_NAMES | _NEUTRAL:
+            return ()
+    return tuple(words)
 
 
 def _forms_in(test: ast.expr) -> list[str] | None:

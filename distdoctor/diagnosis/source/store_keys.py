@@ -34,7 +34,8 @@ def awaited_key(sources: Mapping[str, str], site: SourceLine) -> tuple[str, list
         return None
     setting = [call for file in program.files for call in file.nodes(ast.Call) if _is_of_store(call, _SETTING)]
     callers = [node for call in setting for node in _callers(program, call)]
-    key = ast.unparse(waits[0].args[0])
+    keys = waits[0].args[0]
+    key = ast.unparse(keys.elts[0] if isinstance(keys, ast.List | ast.Tuple) and len(keys.elts) == 1 else keys)
     return key[:LONGEST_KEY], lines_of_way(program, [*setting, *callers])[:MOST_LINES]
 
 

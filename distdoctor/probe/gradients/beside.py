@@ -1,4 +1,5 @@
-"""Modules that hold buffers and no parameters, beside what is trained: running normalisers of what the model is fed.
+"""Modules that hold buffers and no parameters, beside what is trained: running normalisers of what the model is fed, and losses
+that hold a running centre or scale.
 
 No optimizer and no wrapper knows them. They make themselves known when they register a buffer. Whether one of them changes what
 is trained on is waited for in the first steps, and in those after it was taken in.
@@ -91,7 +92,9 @@ class Beside:
         if id(module) not in self._unused or not torch.is_grad_enabled():
             return
         given = inputs[0] if isinstance(inputs, tuple) and inputs else None
-        if isinstance(given, Tensor) and isinstance(output, Tensor) and given.shape == output.shape and output.dim():
+        if not isinstance(given, Tensor) or not isinstance(output, Tensor):
+            return
+        if given.shape == output.shape if output.dim() else output.requires_grad:
             trace = self.context.trace
             name = self._unused.pop(id(module))
             trace.note(BesideUsed(name, self.context.step), site=trace.texts.id(sites.user_site()))

@@ -5,7 +5,7 @@ What it means    DataLoader workers pass batches through shared memory, and NCCL
                  it by default.
 Why it hurts     SIGBUS kills a worker ("DataLoader worker is killed by signal: Bus error"), or NCCL fails to start.
 How we know      The size of /dev/shm, compared with 64 MiB per worker (two prefetched batches of 32 MiB) and 16 MiB per rank. In
-                 a job's log, torch's own words for a worker that died of it.
+                 a job's log, torch's own words for a worker that died of it, and NCCL's for a segment that it could not make.
 What to do       docker run --ipc=host or --shm-size=8g; in Kubernetes an emptyDir with medium: Memory at /dev/shm.
 When it is fine  Small batches, or num_workers=0.
 Source           https://docs.docker.com/reference/cli/docker/container/run/ (--shm-size); NCCL troubleshooting, "Shared memory"
@@ -20,7 +20,7 @@ from dataclasses import replace
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Prescription
-from distdoctor.diagnosis.hang.in_logs import LogFacts, from_own_error
+from distdoctor.diagnosis.hang.in_logs import SHARED_MEMORY, LogFacts, from_own_error
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.preflight import checked_machine
 
@@ -35,6 +35,9 @@ OF_A_RANK = 16 << 20  # NCCL's buffers between ranks of one host: some 10 MiB a 
 def examine(trial: PreflightTrial | None, log: LogFacts | None) -> Iterator[Finding]:
     if log is not None and log.own_error is not None and _BUS_ERROR.search(log.own_error.words):
         title = "a DataLoader worker died of a bus error: shared memory was full"
+        yield replace(from_own_error(log, title, Prescription("more-shared-memory")), severity=ERROR)
+    if log is not None and log.own_error is not None and SHARED_MEMORY.search(log.own_error.words):
+        title = "NCCL could not make its shared memory: /dev/shm is full"
         yield replace(from_own_error(log, title, Prescription("more-shared-memory")), severity=ERROR)
     machine = trial.machine if trial is not None else None
     if machine is None or machine.shm_free is None:

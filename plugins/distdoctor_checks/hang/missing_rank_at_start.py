@@ -156,6 +156,8 @@ def _nobody_answered(clues: list[Clue]) -> Finding:
     found = next((at for clue in clues if (at := _ADDRESS.search(clue.words))), None)
     where = f"at {found[1]}" if found else "where the ranks are to meet"
     unnamed = _UNKNOWN_NAME.search(clues[0].words)
+    if "RendezvousTimeoutError" in clues[0].words:
+        return _nodes_did_not_come(clues[0])
     return from_line(
         clues[0],
         "the host that is to hold the store is not known by its name"
@@ -167,6 +169,22 @@ def _nobody_answered(clues: list[Clue]) -> Finding:
         Prescription(
             "start-every-rank",
             change="start the host that holds it first, and try `nc -vz HOST PORT` from the one that printed this",
+        ),
+        IN_LOG,
+    )
+
+
+def _nodes_did_not_come(clue: Clue) -> Finding:
+    return from_line(
+        clue,
+        "torchrun waited in vain for other nodes: fewer than --nnodes came in time, and no rank was started",
+        (),
+        LIKELY,
+        "its rendezvous timed out; which nodes are missing it does not say",
+        Prescription(
+            "start-every-rank",
+            change="start torchrun on every node with the same --nnodes, --rdzv-id and --rdzv-endpoint, and try `nc -vz "
+            "HOST PORT` from the missing ones; if they start late, raise --rdzv-conf join_timeout=SECONDS",
         ),
         IN_LOG,
     )

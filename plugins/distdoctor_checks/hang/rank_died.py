@@ -61,6 +61,8 @@ LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or
 # CUDA's words for memory, a link or a whole GPU that broke; an illegal access is the program's.
 _OF_THE_DEVICE = re.compile(r"uncorrectable (?:ECC|NVLink)|fallen off the bus|hardware stack error", re.IGNORECASE)
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid.{0,30}\) is killed by signal: Killed")
+_CUT_WRITE = re.compile(r"iostream error|\bunexpected pos \d|PytorchStreamWriter failed writing|No space left on device|"
+                        r"Disk quota exceeded")  # fmt: skip
 _NO_JOB = "nothing in the log shows that it is of a distributed job"
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
@@ -102,11 +104,13 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield from claimed([_ended(log.first_ends, log.left_alone, log.crash)], 15)
     elif ended := log.other_ends:
         found = _said_to_have_ended(ended[0])
+        if _BY_LIMIT.search(ended[0].operation):
+            found = replace(found, severity=NOTE, why=f"{found.why.partition(';')[0]}; it says of nothing that failed")
         yield (
             replace(found, severity=NOTE, why=f"{found.why}; the training goes on after it") if log.trains_on else found
         )
     elif gone and not log.goes_on_after(gone[-1]):
-        yield _peer_gone(gone)
+        yield replace(_peer_gone(gone), **({"severity": NOTE} if log.has_finished else {}))  # type: ignore[arg-type]
 
 
 def _own_error(log: LogFacts, clue: Clue) -> Finding:
@@ -127,6 +131,8 @@ def _own_error(log: LogFacts, clue: Clue) -> Finding:
             f"drain the host{f' of rank {clue.rank}' if clue.rank >= 0 else ''} and look at its GPU (dmesg for Xid, "
             "nvidia-smi -q, dcgmi diag -r 3): the hardware failed, and where the program noticed it says nothing of the program"
         )
+    elif _CUT_WRITE.search(words):
+        change = "look at df and quota where it writes: torch's writer says so when a file cannot grow; keep fewer checkpoints"
     elif _WORKER_KILLED.search(words):
         change = "look at dmesg: the kernel kills loader workers when the host's memory is used up; start fewer, or cache less"
     found = from_own_error(
@@ -212,6 +218,7 @@ def _said_to_have_ended(clue: Clue) -> Finding:
     )
 
 
+_BY_LIMIT = re.compile(r"^(?:STEP|JOB) .{1,80}(?:TIME LIMIT|PREEMPTION|REQUEUE)", re.IGNORECASE)
 _BY_SIGNAL = re.compile(r"(?:return code = |exitcode: )-(\d{1,3})\b|\bsignal (\d{1,3})\b")
 _LOOK_AT = {
     7: "at `df -h /dev/shm`: SIGBUS comes of shared memory that is full",

@@ -8,7 +8,8 @@ How we know      Once for long: no rank has moved for five times the job's 99th 
                  the rank's stack. In every step: all_reduce makes the wall times equal, so only the order of arrival at the
                  collectives counts. Here one rank is last in four steps of five, by 10 % of a step or more, with a median three
                  deviations above zero; in a short run two steps suffice if the others wait more than a second and more than
-                 half of each.
+                 half of each. Now and then: one rank is late by four steps and more at least three times, and the others lose
+                 15 % of the run by that.
                  Copied stacks: it was at work in one function in all of them, and all others waited.
 What to do       Move work that only this rank does off the path that the others wait for.
 When it is fine  An occasional checkpoint on rank 0: while the job runs this is a note, never an error. Ranks on different hosts
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -29,6 +31,8 @@ from distdoctor.diagnosis.hang.live.rank_activity import Activity
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds
+from distdoctor.diagnosis.source.alone import done_alone
+from distdoctor.diagnosis.speed.pauses import Pauses, pauses
 from distdoctor.diagnosis.speed.short_runs import Straggler, straggler
 from distdoctor.diagnosis.speed.timing import MILLISECOND, Late, Timing
 from distdoctor.recording.rank_set import named
@@ -37,7 +41,9 @@ from distdoctor.testing import recording
 
 
 @check("DD123", "slow-rank", severity=NOTE, family="hang", symptom=True, stalls=Stalls.MAYBE)
-def examine(verdict: Verdict | None, timing: Timing | None, standstill: Stall | None) -> Iterator[Finding]:
+def examine(
+    verdict: Verdict | None, timing: Timing | None, standstill: Stall | None, sources: Sources
+) -> Iterator[Finding]:
     if standstill is not None and standstill.stacks.copies and not (verdict and verdict.incidents):
         yield from _at_work_in_copies(standstill)
     if verdict is None:
@@ -46,14 +52,15 @@ def examine(verdict: Verdict | None, timing: Timing | None, standstill: Stall | 
         yield _finding(verdict, incident)
     if verdict.incidents:
         return
-    if timing is None:
-        few = straggler(verdict.facts)
-        if few is not None:
-            yield _in_few_steps(few)
-        return
-    for late in timing.late[:1]:
-        if timing.is_late(late) and not timing.is_data_bound(late.rank):  # else DD504 names rank and line
+    few = straggler(verdict.facts) if timing is None else None
+    late = next((one for one in timing.late[:1] if timing.is_late(one)), None) if timing is not None else None
+    if few is not None:
+        yield _in_few_steps(few)
+    elif timing is not None and late is not None:
+        if not timing.is_data_bound(late.rank):  # else DD504 names rank and line
             yield _in_every_step(timing, late)
+    elif (now_and_then := pauses(verdict.facts)) is not None:
+        yield _now_and_then(now_and_then, sources)
 
 
 def _at_work_in_copies(standstill: Stall) -> Iterator[Finding]:
@@ -102,6 +109,42 @@ def _in_few_steps(late: Straggler) -> Finding:
         },
         why=f"it enters the collectives last in each of {late.steps} steps, {late.wait_seconds:.1f} s after the others",
         prescriptions=(Prescription("balance-ranks", effect=f"up to {late.wait_seconds:.1f} s a step"),),
+    )
+
+
+def _now_and_then(one: Pauses, sources: Sources) -> Finding:
+    alone = done_alone(sources.texts, one.site, one.rank, one.others)[:2]
+    waits = "waits" if len(one.others) == 1 else "wait"
+    rhythm = f"after every {one.every} steps" if one.every > 1 else f"in {one.count} of {one.steps} steps"
+    return Finding(
+        title=f"{named(one.others)} {waits} {one.total_seconds:.1f} of {one.run_seconds:.1f} s for it: "
+        f"{rhythm} it comes {one.each_seconds:.1f} s late",
+        ranks=(one.rank,),
+        confidence=LIKELY if one.on_cpu else POSSIBLE,
+        severity=WARNING,
+        stalls=Stalls.NO,
+        place=alone[0][0] if alone else one.site,
+        places=(
+            *(Place(line, (one.rank,), f"goes in here alone: `{test[:60]}`") for line, test in alone),
+            Place(one.site, (one.rank,), "comes here last"),
+        ),
+        evidence={
+            "lost_seconds": round(one.total_seconds, 2),
+            "share_of_run": round(one.total_seconds / one.run_seconds, 3),
+            "pauses": one.count,
+            "seconds_each": round(one.each_seconds, 3),
+            "every_steps": one.every,
+        },
+        why=f"in {one.count} steps it enters the collectives {one.each_seconds:.1f} s after the others (median), and not in the "
+        "steps between: it works alone for so long",
+        prescriptions=(
+            Prescription(
+                "balance-ranks",
+                effect=f"up to {one.total_seconds:.1f} s, {one.total_seconds / one.run_seconds:.0%} of the run",
+                change="let every rank do its share of that (evaluate a shard each and all_reduce the sums), do it less often, "
+                "or in another process",
+            ),
+        ),
     )
 
 

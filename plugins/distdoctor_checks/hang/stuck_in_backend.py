@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.lost_hosts import LostHosts
-from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, Finding, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, Finding, Prescription, Stalls
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import devices_that_stopped
 from distdoctor.diagnosis.hang.in_logs import (
@@ -101,11 +101,15 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _watchdogs_stand(standing)
     yield from (_fault_of_device(clue) for clue in log.lines(ClueKind.XID) if clue.numbers[0] in _XIDS_OF_HARDWARE)
     # What NCCL warns of once a connection is gone follows from that.
-    gone = min((clue.line_number for clue in log.lines(ClueKind.PEER_GONE)), default=1 << 62)
-    warnings = [clue for clue in log.lines(ClueKind.WARNING) if clue.line_number < gone]
-    yield from (_warning(clue) for clue in warnings[:1])
+    gone: dict[str, int] = {}
+    for clue in log.lines(ClueKind.PEER_GONE):
+        gone.setdefault(clue.file, clue.line_number)
+    warnings = [clue for clue in log.lines(ClueKind.WARNING) if clue.line_number < gone.get(clue.file, 1 << 62)]
+    yield from (replace(w, severity=NOTE) if log.tells_of_no_end else w for w in map(_warning, warnings[:1]))
     first = min((clue.line_number for clue in log.together), default=0)
     yield from (_of_network(clue, log) for clue in warnings if clue.line_number < first and _NETWORK.search(clue.words))
+    events = [clue for clue in warnings if _OF_ADAPTER.search(clue.words)]
+    yield from (_of_adapter(clue) for clue in events[:1] if clue.file in gone)
 
 
 # Of NVIDIA's list ("XID Errors"): ECC and row remapping, NVLink, GSP, the bus. Others are often a program's illegal access.
@@ -228,6 +232,31 @@ def _warning(clue: Clue) -> Finding:
 
 _OF_A_KERNEL = re.compile(r"device-side assert|illegal (?:memory access|address)|misaligned address")
 _NETWORK = re.compile(r"NET/|\bibv_|Net : |[Ss]ocket")
+
+
+_OF_ADAPTER = re.compile(r"NET/IB : (\S{1,60}) Got async (?:fatal )?event ?: ?([\w ]{1,80})")
+_HOST_OF_NCCL = re.compile(r"(\S{1,200}?):\d{1,9}:\d{1,9} \[")
+
+
+def _of_adapter(clue: Clue) -> Finding:
+    """What the network adapter of a host itself reported, before NCCL lost a peer there."""
+    event, host = _OF_ADAPTER.search(clue.words), _HOST_OF_NCCL.search(clue.words)
+    assert event is not None
+    at = f" on host {host[1]}" if host else ""
+    return from_line(
+        clue,
+        f"the network adapter {event[1]}{at} reported: {event[2].strip()}",
+        (),
+        LIKELY,
+        "NCCL lost a peer there right after it, and what ranks on both sides print follows from that: a cable, a port or its "
+        "switch, not the program",
+        Prescription(
+            "gather-backend-evidence",
+            change=f"look at that port (ibstat, ibdiagnet, dmesg, the switch) and drain{at.removeprefix(' on') or ' the host'} "
+            "if it happens again",
+        ),
+        specificity=50,
+    )
 
 
 def _of_network(clue: Clue, log: LogFacts) -> Finding:

@@ -203,7 +203,7 @@ def _local_statistics(
         ),
         evidence={"step": step, "buffers": list(apart)[:8], "looks": len(course)},
         why=f"they follow each rank's own data and differ in all {len(course)} looks: the replicas, which are one model, "
-        f"{'compute with other values' if inside else 'are each fed by another scale'}, and a checkpoint can hold those of one "
+        f"{'compute with other values' if inside else 'are trained with one each'}, and a checkpoint can hold those of one "
         "rank only",
         prescriptions=(
             Prescription(

@@ -18,7 +18,8 @@ When it is fine  Local training whose weights the program brings together again 
                  rounding (second-order methods that deal out their inverses): a note with the size of the difference,
                  where elements of them were kept. Modules that averages by hand leave out, as heads
                  for tasks of their own: a note, and nothing where they began differently. An error all the same where the
-                 loop skips them for the form of their gradients (sparse ones, those of one dimension). If the cause is known,
+                 loop skips them for the form of their gradients (sparse ones, those of one dimension), or for a word in
+                 their names that is meant for parameters which began differently (experts). If the cause is known,
                  another code reports it: a forward that bypasses the wrapper (DD206), no_sync (DD207), parameters unknown to
                  the reducer (DD219), a single flipped bit (DD214).
 Source           torch.nn.parallel.DistributedDataParallel, notes on gradient synchronisation.
@@ -52,7 +53,7 @@ from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.local_tensors import taken_local
 from distdoctor.diagnosis.source.reduced_copies import ReducedCopy, reduced_copy
 from distdoctor.diagnosis.source.set_order import lists_in_set_order
-from distdoctor.diagnosis.source.skipped_gradients import LAYOUT
+from distdoctor.diagnosis.source.skipped_gradients import LAYOUT, NAME
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
@@ -134,9 +135,11 @@ def _skipped(one: SkippedGradients, facts: Sequence[ReplicaDivergence]) -> Findi
     more = f" and {len(one.tensors) - 1} more" if len(one.tensors) > 1 else ""
     how = f"`{skip.text[:80]}` leaves them out" if skip is not None else "others are reduced by hand"
     sign = (
-        f"Those that it leaves out have another {skip.form} than the others"
-        if skip is not None
-        else "The program broadcasts all of them before the first step: forgotten, or meant to be each rank's own"
+        "The program broadcasts all of them before the first step: forgotten, or meant to be each rank's own"
+        if skip is None
+        else "The other parameters whose names it fits began differently on each rank and are its own: these are not"
+        if skip.form == NAME
+        else f"Those that it leaves out have another {skip.form} than the others"
     )
     shown = (
         *((Place(skip.site, ranks, "decides which gradients are reduced"),) if skip is not None else ()),
@@ -160,6 +163,8 @@ def _skipped(one: SkippedGradients, facts: Sequence[ReplicaDivergence]) -> Findi
                 "all-reduce-gradients",
                 change="reduce what is skipped as well (of sparse gradients a dense copy: p.grad = p.grad.to_dense())"
                 if skip is not None and skip.form == LAYOUT
+                else "ask for the whole name of the part that is each rank's own, and reduce what else the word fits"
+                if skip is not None and skip.form == NAME
                 else "",
             ),
         ),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.skipped_gradients import skip_by_form
+from distdoctor.diagnosis.source.skipped_gradients import skip_of
 from distdoctor.recording.recording import SourceLine
 
 
 def skip(text: str) -> tuple[int, str] | None:
     line = next(number for number, one in enumerate(text.splitlines(), 1) if "all_reduce(" in one)
-    found = skip_by_form({"train.py": text}, SourceLine("train.py", line, "average"))
+    found = skip_of({"train.py": text}, SourceLine("train.py", line, "average"))
     return (found.site.line, found.form) if found is not None else None
 
 
@@ -58,3 +58,19 @@ def test_a_condition_on_whose_it_is_or_on_nothing_of_the_parameter_is_none(condi
 def test_a_name_that_decides_as_well_leaves_the_question_open() -> None:
     text = passing_over("p.grad.is_sparse").replace(REDUCES, f"if 'head' not in name:\n            {REDUCES}")
     assert skip(text) is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("'expert' in name", ("expert",)),
+        ("p.grad is None or 'expert' in name", ("expert",)),
+        ("name.startswith('head.')", ("head.",)),
+        ("any(k in name for k in ('expert', 'lora'))", ("expert", "lora")),
+    ],
+)
+def test_a_condition_on_a_name_says_by_which_words(condition: str, words: tuple[str, ...]) -> None:
+    found = skip_of({"train.py": passing_over(condition)}, SourceLine("train.py", 5, "average"))
+
+    assert found is not None
+    assert (found.site.line, found.form, found.words) == (3, "name", words)

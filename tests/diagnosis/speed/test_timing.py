@@ -93,6 +93,27 @@ def test_a_rank_that_is_late_where_models_are_averaged_now_and_then_is_not_late_
     assert codes(job.recording()) == []
 
 
+def with_pauses(milliseconds: float, *, of: tuple[int, ...] = (0,)) -> Recording:
+    job = timed_job(2)
+    for number in range(8):
+        job.steps(5).steps(1, forward={of[number % len(of)]: milliseconds})
+    return job.recording()
+
+
+def test_a_rank_that_works_alone_for_long_now_and_then_is_named_with_its_rhythm() -> None:
+    (finding,) = examine(with_pauses(1500), [PLUGINS.checks["DD123"]]).findings
+
+    assert (finding.ranks, finding.evidence["pauses"], finding.evidence["every_steps"]) == ((0,), 8, 6)
+    assert finding.evidence["lost_seconds"] == pytest.approx(8 * 1.48, rel=0.02)
+    assert "rank 1 waits" in finding.title
+    assert "after every 6 steps" in finding.title
+
+
+def test_pauses_that_cost_little_or_are_of_several_ranks_are_left_alone() -> None:
+    assert codes(with_pauses(150)) == []
+    assert codes(with_pauses(1500, of=(0, 1))) == []
+
+
 def test_clocks_of_different_hosts_are_not_compared() -> None:
     recording = timed_job(2).steps(60, forward={1: 60}).recording()
     ranks = {rank: replace(log, host=f"node{rank}") for rank, log in recording.ranks.items()}

@@ -62,7 +62,7 @@ _OPS = {op.word: op for op in Op} | {
     "_reduce_scatter_base": Op.REDUCE_SCATTER_TENSOR, "reduce_scatter_tensor": Op.REDUCE_SCATTER_TENSOR,
 }  # fmt: skip
 # A line whose innermost call is C++ says what it waits for only in its own words.
-_HANDLE_LINE = re.compile(r"\.wait(_tensor)?\s*\(")
+_HANDLE_LINE = re.compile(r"(?i)(?<!store)\.wait(_tensor)?\s*\((?!\s*(?:\[|[fr]?[\"']))")  # a store is given its keys
 _DEVICE_LINE = re.compile(r"\.(item|cpu|tolist|numpy)\s*\(|synchronize\s*\(|\.to\(\s*[\"']cpu")
 _LONGEST_LINE = 60  # letters of a source line in a sentence
 

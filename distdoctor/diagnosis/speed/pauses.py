@@ -1,0 +1,75 @@
+"""One rank that works alone for long now and then, while the others wait: an evaluation, a picture, a large checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.diagnosis.speed.timing import ALWAYS, SECOND, WARM_UP, Arrivals, arrivals_of, uses_devices
+from distdoctor.recording.recording import SourceLine
+
+FEWEST = 3  # pauses
+SHORTEST_NS = 0.2 * SECOND
+TIMES_A_STEP = 4.0  # that one takes, at least
+WORTH_SECONDS = 5.0  # in all
+WORTH_SHARE = 0.15  # of the time in which the job made steps
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """`others` waited `total_seconds` of `run_seconds` for `rank`, in `count` of `steps` steps: `each_seconds` (median) after
+    every `every` steps (0: no rhythm). `site`: where it came late."""
+
+    rank: int
+    others: tuple[int, ...]
+    count: int
+    steps: int
+    each_seconds: float
+    total_seconds: float
+    run_seconds: float
+    every: int
+    site: SourceLine
+    on_cpu: bool
+
+
+def pauses(facts: Collectives) -> Pauses | None:
+    """Those that cost most, of one rank."""
+    found = [one for group in facts.groups if (met := arrivals_of(group)) is not None and (one := _in(met, facts))]
+    return max(found, key=lambda one: one.total_seconds, default=None)
+
+
+def _in(met: Arrivals, facts: Collectives) -> Pauses | None:
+    ends = facts.timelines[met.ranks[0]].log.steps["at_ns"].astype(np.int64)
+    by_step = {step: late for step, late in met.lateness().items() if step > WARM_UP}
+    if len(by_step) < FEWEST or len(ends) <= WARM_UP:
+        return None
+    steps, table = np.array(sorted(by_step)), np.stack([by_step[step] for step in sorted(by_step)])
+    long = table > max(SHORTEST_NS, TIMES_A_STEP * float(np.median(np.diff(ends))))
+    long &= np.isin(steps - 1, steps)[
+        :, None
+    ]  # who comes late to what follows many steps without a meeting may be slow in each
+    place = int(np.where(long, table, 0).sum(axis=0).argmax())
+    mine, counted = table[:, place][long[:, place]], steps[long[:, place]]
+    run_ns = float(ends[-1] - ends[WARM_UP - 1])
+    if (
+        len(mine) < FEWEST
+        or mine.sum() < max(WORTH_SECONDS * SECOND, WORTH_SHARE * run_ns)
+        or mine.sum() < ALWAYS * table[long].sum()
+    ):
+        return None
+    apart = set(np.diff(counted).tolist())
+    log = facts.timelines[met.ranks[place]].log
+    return Pauses(
+        rank=met.ranks[place],
+        others=tuple(rank for rank in met.ranks if rank != met.ranks[place]),
+        count=len(mine),
+        steps=int(steps[-1]) - WARM_UP,
+        each_seconds=float(np.median(mine)) / SECOND,
+        total_seconds=float(mine.sum()) / SECOND,
+        run_seconds=run_ns / SECOND,
+        every=int(apart.pop()) if len(apart) == 1 else 0,
+        site=met.late_at(place, counted.tolist()),
+        on_cpu=not uses_devices(log),
+    )

@@ -1,0 +1,42 @@
+"""Which branches of a training loop one rank enters alone."""
+
+from __future__ import annotations
+
+from distdoctor.diagnosis.source.alone import done_alone
+from distdoctor.recording.recording import SourceLine
+
+TRAIN = """
+def evaluate(model):
+    return model(1)
+
+
+def one_step(model, batch):
+    model(batch).backward()
+    optimizer.step()
+
+
+def train(model, rank):
+    if rank == 0:
+        prepare(model)
+    for step, batch in enumerate(loader):
+        one_step(model, batch)
+        if rank == 0:
+            print(step)
+        if rank == 0:
+            torch.save(model.state_dict(), "last.pt")
+        if step % 10 == 0 and rank == 0:
+            evaluate(model)
+        if rank < 2:
+            evaluate(model)
+"""
+
+
+def test_branches_around_work_in_the_loop_are_found_from_the_line_of_a_step_and_own_functions_come_first() -> None:
+    line = TRAIN.splitlines().index("    model(batch).backward()") + 1
+    found = done_alone({"train.py": TRAIN}, SourceLine("train.py", line, "one_step"), 0, (1,))
+
+    texts = TRAIN.splitlines()
+    assert [test for _, test in found] == ["step % 10 == 0 and rank == 0", "rank == 0"]
+    assert "torch.save" in texts[found[1][0].line]
+    assert done_alone({"train.py": TRAIN}, SourceLine("train.py", line, "one_step"), 1, (0,)) == []
+    assert done_alone({}, SourceLine("train.py", line, "one_step"), 0, (1,)) == []
