@@ -17,6 +17,7 @@ import pytest
 SESSION = "TEST_SESSION_ID"
 PATIENCE = 15.0
 """Seconds for xdist's workers and their fork servers to go after their last test."""
+SERVANTS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker", "forked_command.py")
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def _below(token: str) -> Iterator[Leftover]:
             if environ.get(SESSION) != token or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             command = " ".join(process.cmdline())
-            servant = "multiprocessing.forkserver" in command or "multiprocessing.resource_tracker" in command
+            servant = any(name in command for name in SERVANTS)
             if servant and process.ppid() == os.getpid():  # ours; it goes when we go
                 continue
             yield Leftover(process, command[:200], environ.get("PYTEST_CURRENT_TEST", "the session"))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forked_command
 import pytest
 from commands import Said
 from jobs.drills import planted, recorded, watched
@@ -60,11 +59,14 @@ BY_COMMAND = [
 ]
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CI": "true"}
+
+
 def run(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
     """Exit code and JSON report of `distdoctor run` with these words."""
-    command = [sys.executable, "-m", "distdoctor", "run", "--output-format", "json", "--run-dir", str(folder), *words]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "CI": "true"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=folder.parent, env=env)
+    command = ["run", "--output-format", "json", "--run-dir", str(folder), *words]
+    done = forked_command.run(command, folder.parent, environment(), timeout=200)
     assert done.stdout.startswith("{"), done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -141,11 +143,10 @@ def test_a_resumption_that_begins_the_epoch_again_is_found(plants: bool, tmp_pat
 
 
 def test_a_resumption_without_the_optimizers_state_is_found(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "distdoctor", "check-resume", "--strategy", "ddp", "--nproc", "2", "--no-evaluate"]
+    command = ["check-resume", "--strategy", "ddp", "--nproc", "2", "--no-evaluate"]
     command += ["--fire-drill", "resume-restores-other-state", "--run-dir", str(tmp_path / "run")]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "CI": "true"}
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=env)
+    done = forked_command.run(command, tmp_path, environment(), timeout=200)
 
     first = json.loads((tmp_path / "run" / "diagnosis.json").read_text())["findings"][0]
     assert (first["code"], first["confidence"], first["ranks"]) == ("DD706", "certain", [0, 1]), done.stderr

@@ -17,6 +17,9 @@ from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 
+Bare = Callable[[Callable[..., Any], int, str, int, float], list[Any]]
+"""Job, ranks, an empty folder, a free port and seconds at most -> what each rank returned without the probe."""
+
 
 def free_port() -> int:
     with socket.socket() as one:
@@ -54,15 +57,13 @@ def train_rank(
 
 
 def run_both(
-    job: Callable[..., Any], ranks: int, tmp_path: Path, *, deep: bool = False, timeout: float = 120
+    job: Callable[..., Any], ranks: int, tmp_path: Path, bare: Bare, *, deep: bool = False, timeout: float = 120
 ) -> tuple[Any, Any, list[Finding]]:
     """What the ranks returned without the probe and with it, and the findings that are more than notes."""
     bare_place, place, folder = (tmp_path / name for name in ("bare", "probed", "run"))
     for path in (bare_place, place, folder):
         path.mkdir()
-    bare = values(
-        run_ranks(train_rank, ranks, job, None, free_port(), str(bare_place), False, timeout=timeout, join=False)
-    )
+    plain = bare(job, ranks, str(bare_place), free_port(), timeout)
     probed = values(
         run_ranks(train_rank, ranks, job, str(folder), free_port(), str(place), deep, timeout=timeout, join=False)
     )
@@ -71,4 +72,4 @@ def run_both(
     recording = Recording(Job(world_size=ranks), read.ranks)
     assert all(len(log.steps) for log in recording.ranks.values())
     findings = examine(recording, list(load().checks.values())).findings
-    return bare, probed, [one for one in findings if one.severity != NOTE]
+    return plain, probed, [one for one in findings if one.severity != NOTE]

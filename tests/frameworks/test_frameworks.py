@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from both_ways import run_both
+from both_ways import Bare, run_both
 from jobs.frameworks import ACCELERATE, DEEPSPEED, LIGHTNING, OTHERS, TRANSFORMERS
 from test_torch_algorithms import ABOUT_TIME
 
@@ -16,10 +16,12 @@ pytestmark = pytest.mark.job
 @pytest.mark.parametrize(
     "job", [*LIGHTNING, *ACCELERATE, *TRANSFORMERS, *OTHERS, *DEEPSPEED], ids=lambda job: job.__name__
 )
-def test_a_framework_is_left_alone_and_equal_to_the_last_bit(job: Callable[[int, int], str], tmp_path: Path) -> None:
+def test_a_framework_is_left_alone_and_equal_to_the_last_bit(
+    job: Callable[[int, int], str], tmp_path: Path, bare: Bare
+) -> None:
     pytest.importorskip(job.__name__.partition("_")[0].replace("trainer", "transformers").replace("sharded", "torch"))
 
-    bare, probed, findings = run_both(job, 2, tmp_path)
+    plain, probed, findings = run_both(job, 2, tmp_path, bare)
 
-    assert probed == bare
+    assert probed == plain
     assert [(one.code, one.title) for one in findings if one.code not in ABOUT_TIME] == []

@@ -165,6 +165,8 @@ def train(rank: int, world_size: int, folder: str, from_call: int | None) -> tup
     """A digest of what this rank computes, and how often each function of the probe was called, all of which break from that call
     on; None: without a probe."""
     bug = Bug(None, from_call or 1)
+    for name in [name for name in sys.modules if name.startswith(PACKAGE)]:  # the fork server's
+        del sys.modules[name]
     if from_call is not None:
         Loader.bug = bug
         sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]

@@ -22,8 +22,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
         bin_folder = str(Path(sys.executable).parent)
         path = os.pathsep.join([bin_folder, kept.get("PATH", "")])
         environment = {**kept, "OMP_NUM_THREADS": "1", "PATH": path, **(env or {})}
-        command = words or [sys.executable, "-m", "distdoctor", *map(str, arguments)]
-        running.append(Command(command, tmp_path, environment))
+        if words is None:
+            running.append(Command.of_distdoctor([*map(str, arguments)], tmp_path, environment))
+        else:
+            running.append(Command.of_words(words, tmp_path, environment))
         return running[-1]
 
     yield begin
@@ -98,7 +100,7 @@ def toy_plugin(tmp_path: Path) -> dict[str, str]:
         "def distdoctor_remedies():\n"
         "    return [Remedy('toy-cure', 'Call it on every rank.')]\n"
     )
-    return {"PYTHONPATH": str(site), "DISTDOCTOR_NO_PLUGIN": "checks"}
+    return {"PYTHONPATH": os.pathsep.join([str(site), os.environ["PYTHONPATH"]]), "DISTDOCTOR_NO_PLUGIN": "checks"}
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from forked_command import Forked, command
 
 from distdoctor.recording.trace.run_folder import job_to_json, read_job
 
@@ -50,27 +51,41 @@ class Finished:
 class Command:
     """One command line that runs, with everything that it starts."""
 
-    def __init__(self, words: list[str], cwd: Path, env: dict[str, str]) -> None:
-        self.cwd = cwd
-        self.process = subprocess.Popen(
+    def __init__(self, process: subprocess.Popen[str] | Forked, cwd: Path) -> None:
+        self.process, self.cwd = process, cwd
+        self._children: set[psutil.Process] = set()
+
+    @classmethod
+    def of_distdoctor(cls, words: list[str], cwd: Path, env: dict[str, str]) -> Command:
+        """`distdoctor WORDS`."""
+        return cls(command(words, cwd, env), cwd)
+
+    @classmethod
+    def of_words(cls, words: list[str], cwd: Path, env: dict[str, str]) -> Command:
+        """Any program."""
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
             words,
             cwd=cwd,
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=pipe,
+            stderr=pipe,
             text=True,
             start_new_session=True,
         )
-        self._children: set[psutil.Process] = set()
+        return cls(process, cwd)
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Come back when the condition holds; fail when the job is over or too late."""
-        deadline = time.monotonic() + LIMIT_SECONDS
+        deadline, remember_at = time.monotonic() + LIMIT_SECONDS, 0.0
         while not condition():
             assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline, "the job did not get there in time"
-            self._remember()
+            now = time.monotonic()
+            assert now < deadline, "the job did not get there in time"
+            if now >= remember_at:  # that looks at every process of the machine
+                self._remember()
+                remember_at = time.monotonic() + 1
             time.sleep(0.05)
 
     def hear(self, word: str, *, within: float) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_command
 import pytest
 
 pytestmark = pytest.mark.job
@@ -34,15 +33,8 @@ dist.destroy_process_group()
 
 def test_the_answer_comes_first_with_what_grows_and_what_would_save(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "distdoctor", "check-memory", "--nproc", "2", "--budget", "256MiB", "train.py"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CI": "1"},
-    )
+    words = ["check-memory", "--nproc", "2", "--budget", "256MiB", "train.py"]
+    done = forked_command.run(words, tmp_path, {**os.environ, "OMP_NUM_THREADS": "1", "CI": "1"}, timeout=120)
     lines = done.stdout.splitlines()
 
     assert done.returncode == 1, done.stderr

@@ -50,12 +50,15 @@ def test_a_module_runs_as_with_python_dash_m(distdoctor: Run, script: Script, tm
     assert done.out == "__main__ lab ['--lr', '1']\n"
 
 
-def test_pet_variables_mean_what_they_mean_for_torchrun(distdoctor: Run, script: Script) -> None:
+def test_pet_variables_mean_what_they_mean_for_torchrun_and_without_torchs_autoload_ranks_are_recorded_too(
+    distdoctor: Run, script: Script
+) -> None:
     script("if rank == 0: print(world)\n" + FINISH)
 
-    done = distdoctor("run", "train.py", env={"PET_NPROC_PER_NODE": "2"})
+    done = distdoctor("run", "train.py", env={"PET_NPROC_PER_NODE": "2", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
 
     assert done.out == "2\n"
+    assert done.traces == ["rank-00000.a0.trace", "rank-00001.a0.trace"]
 
 
 def test_an_exception_on_one_rank_names_that_rank_and_counts_the_others(distdoctor: Run, script: Script) -> None:
@@ -210,14 +213,6 @@ def test_a_run_folder_of_ones_own_is_never_shared_with_another_run(
     assert (tmp_path / "mine" / "rank-00000.a0.trace").exists()
     assert second.code == 2
     assert "holds the recording of another run" in second.err
-
-
-def test_ranks_are_recorded_where_torchs_autoload_is_off(distdoctor: Run, script: Script) -> None:
-    script(FINISH)
-
-    done = distdoctor("run", "train.py", env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
-
-    assert done.traces == ["rank-00000.a0.trace"]
 
 
 def test_a_stream_that_is_turned_off_is_not_recorded_and_its_checks_say_so(distdoctor: Run, script: Script) -> None:

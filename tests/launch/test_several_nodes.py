@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def test_a_launcher_that_waits_for_another_host_is_a_job_without_ranks_to_hang_d
 ) -> None:
     script(FINISH)
     options = ["--nnodes", 2, "--nproc", 1, "--rdzv-backend", "c10d", "--rdzv-id", "waits-alone"]
-    waits = start("run", *options, "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "train.py")
+    known_by = [sys.executable, "-m", "distdoctor", "run"]  # its command line
+    waits = start(words=[*known_by, *map(str, options), "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "train.py"])
     looks: list[str] = []
 
     def is_known() -> bool:

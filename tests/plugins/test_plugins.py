@@ -54,7 +54,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def doctor(*words: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ["PYTHONPATH"]]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "distdoctor", *words]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
 
@@ -83,7 +83,7 @@ def test_a_strangers_strategy_is_run_by_its_check_and_cured_by_its_remedy(instal
 @pytest.mark.job
 def test_a_strangers_suite_runs_the_tests_that_ship(installed: Path, tmp_path: Path) -> None:
     shutil.copy(TOY / "test_toylab.py", tmp_path)
-    env = {**os.environ, "PYTHONPATH": str(installed)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), os.environ["PYTHONPATH"]])}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_toylab.py"]
 
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
@@ -113,7 +113,11 @@ for blocked in ((), ("toylab",)):
 
 @pytest.mark.job
 def test_a_strangers_checks_are_heard_where_they_are_more_specific_and_ours_where_they_are_not_there(installed) -> None:
-    env = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(installed), os.environ["PYTHONPATH"]]),
+        "OMP_NUM_THREADS": "1",
+    }
 
     done = subprocess.run(
         [sys.executable, "-c", STRANGERS_FINDINGS], env=env, capture_output=True, text=True, timeout=120

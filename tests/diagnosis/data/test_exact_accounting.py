@@ -97,9 +97,11 @@ def test_distinct_shared_and_unseen_samples_are_those_of_brute_force(
         job.epoch(drawn, size=size, over=over)
         owners = Counter(index for draws in drawn for index in set(draws))
         shared = sorted(index for index, count in owners.items() if count > 1)
-        passes = job.passes()
+        orders = SampleOrders.of(job.recording())  # megabytes of rings: read once
+        passes = [one[0] for one in orders.by_rank.values()]
         assert all(one.drawn_set is not None for one in passes)
-        account = job.account()
+        (loader,) = accounts(orders)
+        account = loader.epochs[0]
         assert account.keep_one_in == 1
         assert {s.rank: (s.drawn, s.distinct) for s in account.shares} == {
             rank: (len(draws), len(set(draws))) for rank, draws in enumerate(drawn)
