@@ -15,6 +15,7 @@ SHORTEST_NS = 0.2 * SECOND
 TIMES_A_STEP = 4.0  # that one takes, at least
 WORTH_SECONDS = 5.0  # in all
 WORTH_SHARE = 0.15  # of the time in which the job made steps
+SHORTEST_RUN_SECONDS = 10.0  # that such a share says something of
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def _in(met: Arrivals, facts: Collectives) -> Pauses | None:
     run_ns = float(ends[-1] - ends[WARM_UP - 1])
     if (
         len(mine) < FEWEST
+        or run_ns < SHORTEST_RUN_SECONDS * SECOND
         or mine.sum() < max(WORTH_SECONDS * SECOND, WORTH_SHARE * run_ns)
         or mine.sum() < ALWAYS * table[long].sum()
     ):
