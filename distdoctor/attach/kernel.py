@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PROCESSOR = 36  # of /proc/PID/stat, behind the name: field 39 (proc_pid_stat(5))
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,34 @@ def _still_seconds(pid: int) -> float | None:
 
     None where the kernel does not tell: it needs CONFIG_SCHED_DEBUG, which the distributions' kernels have.
     """
-    last, now = _last_ran(f"/proc/{pid}/task/{pid}/sched"), _last_ran("/proc/thread-self/sched")
+    last = _last_ran(f"/proc/{pid}/task/{pid}/sched")
+    now = _clock_of(_core_of(pid)) if last is not None else None
     return None if last is None or now is None else max(0.0, now - last)
+
+
+def _core_of(pid: int) -> int:
+    """The core that the main thread ran on last, -1 where that is not told."""
+    words = _read(f"/proc/{pid}/task/{pid}/stat").rpartition(")")[2].split()
+    return _number(words[_PROCESSOR], -1) if len(words) > _PROCESSOR else -1
+
+
+def _clock_of(core: int) -> float | None:
+    """The scheduler's clock of a core, which this thread moves to for a moment where it may.
+
+    Each core's goes without what interrupts and the hypervisor took from it (`rq_clock_task`), so that after some hours those
+    of two cores are seconds apart.
+    """
+    try:
+        allowed = os.sched_getaffinity(0)
+        if core not in allowed or len(allowed) == 1:
+            return _last_ran("/proc/thread-self/sched")
+        os.sched_setaffinity(0, {core})
+        try:
+            return _last_ran("/proc/thread-self/sched")
+        finally:
+            os.sched_setaffinity(0, allowed)
+    except OSError:
+        return _last_ran("/proc/thread-self/sched")
 
 
 def _last_ran(path: str) -> float | None:

@@ -111,6 +111,6 @@ def reported_later() -> Any:
     return json.loads(done.stdout)
 
 
-def stand_still(seconds: float = 1.5) -> None:
+def stand_still(seconds: float = 2.5) -> None:
     """Let a hang grow old enough to be called one; there is nothing to wait for but the clock."""
     time.sleep(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from distdoctor.attach import py_spy
+from distdoctor.attach.kernel import facts_of
 from distdoctor.attach.processes import FoundJob, HostProcesses
 from distdoctor.attach.snapshot import Manner, look_at
 from distdoctor.recording.stacks import ProcessStacks
@@ -75,3 +77,28 @@ def test_without_py_spy_the_kernel_still_says_who_is_stopped(monkeypatch: pytest
     assert found.is_stopped
     assert (found.trouble, found.threads) == ("py-spy is not installed", ())
     assert found.way_in == "pip install py-spy, into the environment of distdoctor"
+
+
+def test_how_long_it_has_stood_is_counted_on_the_core_that_it_ran_on() -> None:
+    """The clocks of two cores drift apart by what interrupts and the hypervisor take from each."""
+    allowed = os.sched_getaffinity(0)
+    sleepers = []
+    try:
+        for core in sorted(allowed)[:4]:
+            sleeper = subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE)
+            os.sched_setaffinity(sleeper.pid, {core})
+            assert sleeper.stdout is not None
+            sleeper.stdout.readline()
+            sleepers.append((sleeper, time.monotonic()))
+        time.sleep(2)
+        for sleeper, since in sleepers:
+            found = facts_of(sleeper.pid)
+            assert found is not None
+            if found.still_seconds is None:
+                pytest.skip("the kernel does not tell when a thread last ran")
+            assert abs(found.still_seconds - (time.monotonic() - since)) < 0.7
+    finally:
+        for sleeper, _ in sleepers:
+            sleeper.kill()
+            sleeper.communicate()
+    assert os.sched_getaffinity(0) == allowed

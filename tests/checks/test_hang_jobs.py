@@ -38,13 +38,13 @@ def something_is_said(recording: Recording) -> bool:
 
 # what the ranks do, the code, the ranks, the line (found by its end)
 CASES = [
-    (hang_jobs.skips_a_call, "DD101", (1,), "dist.barrier()  # others wait for the file"),
+    (hang_jobs.skips_a_call, "DD112", (1,), "dist.barrier()  # others wait for the file"),
     (hang_jobs.stops_early, "DD101", (1,), "dist.barrier()  # the end"),
     (hang_jobs.swallows_an_exception, "DD101", (1,), "dist.barrier()  # others wait for the file"),
     (hang_jobs.saves_alone, "DD112", (0,), "if rank == 0:"),
     (hang_jobs.leaves_early, "DD109", (1,), "dist.all_reduce(total)"),
-    (hang_jobs.prints_a_property, "DD101", (0,), "dist.all_gather(parts, self.value)  # in a property"),
-    (hang_jobs.collects_garbage, "DD101", (0,), "dist.barrier()  # in __del__"),
+    (hang_jobs.prints_a_property, "DD112", (0,), "dist.all_gather(parts, self.value)  # in a property"),
+    (hang_jobs.collects_garbage, "DD112", (0,), "dist.barrier()  # in __del__"),
     (hang_jobs.logs_in_a_callback, "DD112", (0,), "dist.all_reduce(torch.ones(1))  # in a callback"),
     (hang_jobs.averages_under_join, "DD101", (0,), "dist.all_reduce(total)"),
     (hang_jobs.gathers_shards_alone, "DD125", (0,), "full_state_dict=True))  # of rank 0 alone"),
