@@ -42,6 +42,7 @@ class ClueKind(StrEnum):
     # everything that tells of something wrong. Beside other clues only.
     TRAINING = "training"
     LAST_WORDS = "last words"  # the last line that a rank has printed: beside other clues only
+    CONTAINER_RANK = "container rank"  # rank: that of the container whose end was told above; a reader's own
     DETAIL = "detail"  # of the exception above it; a reader's own
 
 

@@ -518,7 +518,7 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
     taken: tuple[int, ...] = ()
     for number, line in lines:
         if found := _ENV_RANK.match(_OWN_PREFIX.sub("", line, count=1)):
-            yield Clue(ClueKind.DETAIL, "RANK", int(found[1]), line_number=number)
+            yield Clue(ClueKind.CONTAINER_RANK, "", int(found[1]), line_number=number)
             continue
         if found := _TAKEN.search(line):
             taken = (int(found[1] or found[2]),)
@@ -605,7 +605,7 @@ def _with_details(clues: Iterable[Clue]) -> Iterator[Clue]:
     found: list[Clue] = []
     raised: dict[int, int] = {}  # rank -> where its last exception stands in `found`
     for clue in clues:
-        if clue.words == "RANK":
+        if clue.kind is ClueKind.CONTAINER_RANK:
             last = found[-1] if found else clue
             if last.kind is ClueKind.KILLED_FOR_MEMORY and clue.line_number - last.line_number <= _ENV_LINES:
                 found[-1] = replace(last, rank=clue.rank)

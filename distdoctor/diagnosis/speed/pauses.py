@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import Collectives
-from distdoctor.diagnosis.speed.timing import ALWAYS, SECOND, WARM_UP, Arrivals, arrivals_of, uses_devices
+from distdoctor.diagnosis.speed.timing import ALWAYS, SECOND, WARM_UP, Arrivals, uses_devices
 from distdoctor.recording.recording import SourceLine
 
 FEWEST = 3  # pauses
@@ -35,9 +36,9 @@ class Pauses:
     on_cpu: bool
 
 
-def pauses(facts: Collectives) -> Pauses | None:
+def pauses(facts: Collectives, arrivals: Iterable[Arrivals]) -> Pauses | None:
     """Those that cost most, of one rank."""
-    found = [one for group in facts.groups if (met := arrivals_of(group)) is not None and (one := _in(met, facts))]
+    found = [one for met in arrivals if (one := _in(met, facts))]
     return max(found, key=lambda one: one.total_seconds, default=None)
 
 

@@ -34,7 +34,7 @@ from distdoctor.diagnosis.hang.wording import at, by_site, seconds
 from distdoctor.diagnosis.source.alone import done_alone
 from distdoctor.diagnosis.speed.pauses import Pauses, pauses
 from distdoctor.diagnosis.speed.short_runs import Straggler, straggler
-from distdoctor.diagnosis.speed.timing import MILLISECOND, Late, Timing
+from distdoctor.diagnosis.speed.timing import MILLISECOND, Late, Timing, arrivals_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -59,8 +59,10 @@ def examine(
     elif timing is not None and late is not None:
         if not timing.is_data_bound(late.rank):  # else DD504 names rank and line
             yield _in_every_step(timing, late)
-    elif (now_and_then := pauses(verdict.facts)) is not None:
-        yield _now_and_then(now_and_then, sources)
+    else:
+        met = timing.arrivals if timing is not None else tuple(filter(None, map(arrivals_of, verdict.facts.groups)))
+        if (now_and_then := pauses(verdict.facts, met)) is not None:
+            yield _now_and_then(now_and_then, sources)
 
 
 def _at_work_in_copies(standstill: Stall) -> Iterator[Finding]:

@@ -179,19 +179,8 @@ def _local_statistics(
     step = next(iter(course))
     more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
     writes = buffer_writes(recording.sources, apart)
-    saves = sorted(checkpoints.saves, key=lambda one: one.event.at_ns) if checkpoints is not None else []
-    some = {one.rank for one in saves} < set(peers.ranks)
     kept = [tensor for tensor in gradients.tensors_of(peers.ranks) if tensor.name == name]
-    saved = next(
-        (
-            one
-            for one in saves
-            if (some or one.event.by.startswith("dcp."))  # which writes what is no DTensor from one rank
-            and one.event.step >= step
-            and not _brought_together(recording.ranks[one.rank], one, kept, sharded=peers.by in SHARDING)
-        ),
-        None,
-    )
+    saved = _saved_of_one(checkpoints, peers, recording, kept, step) if checkpoints is not None else None
     also = f", and rank {saved.rank} saves a checkpoint" if saved is not None else ""
     inside = not used.site and peers.by in SHARDING
     what = "statistics in the model" if inside else "statistics of what the model is trained on"
@@ -227,6 +216,24 @@ def _local_statistics(
         confidence=LIKELY,
         at_ns=min((u.at_ns for u in _updates_at(gradients, peers, step)), default=0),
     )
+
+
+def _saved_of_one(
+    checkpoints: Checkpoints, peers: ReplicaGroup, recording: Recording, kept: Sequence[TensorInfo], since: int
+) -> Saved | None:
+    """The first save from that step on that holds such a buffer as it was on one rank alone."""
+    saves = sorted(checkpoints.saves, key=lambda one: one.event.at_ns)
+    some = {one.rank for one in saves} < set(peers.ranks)
+    for one in saves:
+        of_one = some or one.event.by.startswith("dcp.")  # which writes what is no DTensor from one rank
+        late = one.event.step >= since
+        if (
+            of_one
+            and late
+            and not _brought_together(recording.ranks[one.rank], one, kept, sharded=peers.by in SHARDING)
+        ):
+            return one
+    return None
 
 
 def _updates_at(gradients: Gradients, peers: ReplicaGroup, step: int) -> list[Update]:
