@@ -61,6 +61,8 @@ class Coverage:
         expected = max(recording.world_size, max(seen | torn | unreadable, default=-1) + 1)
         ended = recording.job.ends if stacks else {}
         seen |= {clue.rank for clue in recording.clues if clue.rank >= 0} if stacks and not recording.ranks else set()
+        if recording.ras is not None and recording.stacks is not None and recording.stacks.copies:
+            seen |= recording.ras.answered
         unread = recording.unread - (seen | torn | unreadable)
         gone = seen | torn | unreadable | unread | ended.keys()
         absent = [rank for rank in range(expected) if rank not in gone]

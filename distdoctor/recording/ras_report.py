@@ -66,6 +66,12 @@ class RasReport:
         """How many ranks the largest communicator has."""
         return max((one.size for one in self.communicators), default=0)
 
+    @property
+    def answered(self) -> set[int]:
+        """The ranks of the largest communicator that gave an answer."""
+        largest = max(self.communicators, key=lambda one: one.size, default=None)
+        return set(range(largest.size)) - {one.rank for one in largest.absent} if largest is not None else set()
+
     def lines(self) -> list[str]:
         """One line for each communicator whose ranks have launched different numbers of calls, or do not answer."""
         found = [f"{len(self.communicators)} communicators" + (f", NCCL {self.version}" if self.version else "")]

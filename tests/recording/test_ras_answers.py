@@ -194,3 +194,37 @@ def test_answers_beside_a_log_of_the_job_are_read_with_it(tmp_path: Path) -> Non
     assert recording.ras is not None
     assert len(recording.ras.earlier) == 1
     assert recording.clues
+
+
+STACK_OF_5 = """Process 1005: python train.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread 1005 (idle): "MainThread"
+    wait_for_upload (train.py:41)
+    main (train.py:120)
+    <module> (train.py:131)
+"""
+
+
+def test_the_stack_of_the_rank_that_is_behind_gives_its_line_and_the_others_stand_where_ras_says(
+    say: Callable[..., Said], tmp_path: Path
+) -> None:
+    written(tmp_path, a__json=at("13:06:00", LAGS), b__json=at("13:07:00", LAGS), rank5__txt=STACK_OF_5)
+    said = say("examine", str(tmp_path))
+
+    assert said.code == 3
+    assert [line for line in said.out.splitlines() if line.startswith("DD")] == [
+        "DD116 error  rank 5  train.py:41 wait_for_upload  has launched 99 AllReduce calls in communicator 0xae94, the others "
+        "100 (likely)"
+    ]
+    assert "ranks 0-4,6-7  unknown line                 waits in a call of communicator 0xae94" in said.out
+    assert "bound the wait at train.py:41" in said.out
+    assert "ranks seen" not in said.out
+
+
+def test_one_answer_and_one_stack_are_a_moment_of_a_job_that_may_be_moving(
+    say: Callable[..., Said], tmp_path: Path
+) -> None:
+    written(tmp_path, a__json=at("13:06:00", LAGS), rank5__txt=STACK_OF_5)
+
+    assert "(likely)" not in say("examine", str(tmp_path)).out

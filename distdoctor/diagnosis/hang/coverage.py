@@ -40,7 +40,8 @@ def _in_copies(recording: Recording) -> Iterator[str]:
     if recording.stacks.ranks:
         stall = Stall.of(recording)
         for place in stall.places():
-            yield f"{named(place.ranks)} {'was' if len(place.ranks) == 1 else 'were'} seen at {place.site.short}: {place.role}"
+            seen = f" {'was' if len(place.ranks) == 1 else 'were'} seen at {place.site.short}" if place.site else ""
+            yield f"{named(place.ranks)}{seen}: {place.role}"
         if recording.stacks.later:
             yield f"the job's log goes on after the stacks: {recording.stacks.later[:80]}"
         elif stall.is_one_moment:

@@ -107,6 +107,11 @@ class RasRanks:
                     )
         return found
 
+    @cached_property
+    def stands(self) -> bool:
+        """Whether no rank launched anything between the two last answers."""
+        return bool(self.moved) and not any(self.moved.values()) and not _too_soon(self)
+
     def rank_of(self, communicator: Communicator, rank: int) -> int | None:
         """The job's rank; None where nothing tells."""
         if self.world is not None and communicator.size == self.world.size:
@@ -193,7 +198,6 @@ def other_operations(ranks: RasRanks) -> Iterator[Finding]:
     """Few ranks of a communicator that have launched more of one kind of call and less of another than the rest."""
     for communicator in ranks.report.communicators:
         odd: dict[int, str] = {}
-        stands = bool(ranks.moved) and not any(ranks.moved.values())
         usual = _usual(communicator)
         for rank, counts in communicator.counts.items() if usual is not None else ():
             assert usual is not None
@@ -206,9 +210,9 @@ def other_operations(ranks: RasRanks) -> Iterator[Finding]:
             yield _finding(
                 f"launched {next(iter(odd.values()))} in communicator {communicator.name}",
                 odd,
-                LIKELY if stands else POSSIBLE,
+                LIKELY if ranks.stands else POSSIBLE,
                 "RAS counts the calls that each host has launched, by kind; most ranks agree, these do not"
-                + (f"; no rank launched anything {ranks.interval}" if stands else ""),
+                + (f"; no rank launched anything {ranks.interval}" if ranks.stands else ""),
                 Prescription("same-operation", change=AGAIN),
             )
             return
@@ -304,6 +308,14 @@ def nothing_moves(ranks: RasRanks) -> Iterator[Finding]:
 
 def _differ(communicators: Iterable[Communicator]) -> bool:
     return any(len({tuple(sorted(c.items())) for c in one.counts.values()}) > 1 for one in communicators)
+
+
+def ahead(report: RasReport) -> dict[int, str]:
+    """Rank -> `waits in a call of communicator 0xae94` of those that have launched what others of it have not."""
+    return {
+        rank: f"waits in a call of communicator {front.group.name}"
+        for rank, front in _progress(RasRanks(report)).fronts.items()
+    }
 
 
 def movement(report: RasReport) -> str:

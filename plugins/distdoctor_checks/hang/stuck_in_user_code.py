@@ -55,7 +55,7 @@ from distdoctor.diagnosis.hang.in_logs import (
     of_one_group,
     who,
 )
-from distdoctor.diagnosis.hang.in_ras import hosts_behind
+from distdoctor.diagnosis.hang.in_ras import STACKS, hosts_behind
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of, standing_of
 from distdoctor.diagnosis.hang.live.sides import KEY as APART
@@ -312,7 +312,13 @@ def _at_its_line(finding: Finding, copies: Stall | None) -> Finding:
     why = f"{finding.why}; {copies.looks}" if copies.is_one_moment else finding.why
     # Where it waits in another call than the others, that is the better claim.
     explains = (*finding.explains, APART) if standing.waits_for_ranks else finding.explains
-    return replace(finding, place=standing.site, places=(seen, *others), why=why, explains=explains)
+    found = replace(finding, place=standing.site, places=(seen, *others), why=why, explains=explains)
+    asks_for_stack = any(one.change == STACKS for one in finding.prescriptions)
+    if not asks_for_stack or standing.waits_for_ranks:
+        return found
+    obstacle = obstacle_of(standing, copies.stacks, copies.recording.sources)
+    change = obstacle.change if obstacle else _change(standing, copies)
+    return replace(found, prescriptions=(Prescription("bound-the-wait", change=change),))
 
 
 def _with_dumps(finding: Finding, progress: DeviceProgress, verdict: Verdict | None) -> Finding:

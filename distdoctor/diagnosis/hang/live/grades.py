@@ -1,5 +1,6 @@
-"""Where ranks stand of which nobody copied a stack: in the call that their dump holds as not complete, or that the log says they
-gave up waiting in. A stack says more, so it goes before a dump, and a dump before a log."""
+"""Where ranks stand of which nobody copied a stack: in the call that their dump holds as not complete, that NCCL's RAS says they
+have launched before others, or that the log says they gave up waiting in. A stack says more, so it goes before a dump, a dump
+before RAS, and RAS before a log."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_logs import LogFacts, call_in
+from distdoctor.diagnosis.hang.in_ras import ahead
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, Grade, RankActivity
 from distdoctor.recording.called_functions import OPERATIONS
 from distdoctor.recording.clue import ClueKind
@@ -18,8 +20,8 @@ from distdoctor.recording.stacks import RankStacks
 
 
 def waiting_without_stacks(recording: Recording) -> dict[int, RankActivity]:
-    """By rank, as dumps or a log beside copied stacks tell."""
-    return {one.rank: one for one in (*_by_log(recording), *_by_dumps(recording))}
+    """By rank, as dumps, NCCL's RAS or a log beside copied stacks tell."""
+    return {one.rank: one for one in (*_by_log(recording), *_by_ras(recording), *_by_dumps(recording))}
 
 
 def _by_dumps(recording: Recording) -> Iterator[RankActivity]:
@@ -36,6 +38,11 @@ def _line_of(log: RankTrace | None, pending: Pending) -> SourceLine:
         return SourceLine()
     rows = log.calls[log.calls["entered_ns"] == pending.created_ns]
     return log.call(rows[0]).site if len(rows) else SourceLine()
+
+
+def _by_ras(recording: Recording) -> Iterator[RankActivity]:
+    for rank, told in ahead(recording.ras).items() if recording.ras is not None else ():
+        yield _waiting(rank, Grade.RAS, SourceLine(), "", told)
 
 
 def _by_log(recording: Recording) -> Iterator[RankActivity]:

@@ -37,6 +37,7 @@ class Grade(StrEnum):
 
     STACK = "stack"
     DUMP = "dump"
+    RAS = "ras"
     LOG = "log"
 
 
@@ -88,7 +89,7 @@ class RankActivity:
     arguments: Mapping[str, str] = field(default_factory=dict)
     line: str = ""
     grade: Grade = Grade.STACK
-    told: str = ""  # in what it waits, as a dump or a log says
+    told: str = ""  # in what it waits, as a dump, RAS or a log says
 
     @property
     def process(self) -> ProcessStacks | None:

@@ -14,6 +14,7 @@ from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.collectives import Collectives
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Place
 from distdoctor.diagnosis.hang.in_logs import KEY as LOG_KEY
+from distdoctor.diagnosis.hang.in_ras import RasRanks
 from distdoctor.diagnosis.hang.live.grades import waiting_without_stacks
 from distdoctor.diagnosis.hang.live.rank_activity import (
     KEEPS_GIL,
@@ -141,8 +142,8 @@ class Stall:
 
     @cached_property
     def explains(self) -> tuple[str, ...]:
-        """What a finding by copied stacks explains of the log that lies beside them."""
-        beside = self.recording.clues and not self.recording.ranks
+        """What a finding by copied stacks explains of the log or the answers of RAS that lie beside them."""
+        beside = (self.recording.clues or self.recording.ras) and not self.recording.ranks
         return (LOG_KEY,) if self.stacks.copies and beside else ()
 
     @cached_property
@@ -157,10 +158,18 @@ class Stall:
             gave_up = [one.rank for one in self.waiting if one.grade is Grade.LOG]
             if gave_up:
                 return f"its stack was seen once; the log says that {named(gave_up)} waited until the timeout"
+            if self._ras is not None and self._ras.stands:
+                return "its stack was seen once; NCCL's RAS shows that no rank moved"
             return "seen once: the copies show one moment, and not for how long"
         if self.stacks.copies:
             return f"its stack was the same in all {self.stacks.copies} copies, as it is where each step is slow there"
         return f"its stack was the same in all samples over {self.stacks.observed_seconds:.1f} s"
+
+    @cached_property
+    def _ras(self) -> RasRanks | None:
+        """What NCCL's RAS says, where it alone shows that some ranks wait."""
+        asked = self.recording.ras is not None and any(one.grade is Grade.RAS for one in self.waiting)
+        return RasRanks(self.recording.ras) if asked and self.recording.ras is not None else None
 
     def confidence(self, *standings: RankActivity) -> Confidence:
         """How sure a verdict on a rank that stands still is: nobody sees from outside whether it would have gone on."""
@@ -174,6 +183,8 @@ class Stall:
         py-spy tells, and whoever has faulthandler dump all ranks after a time."""
         if self.is_one_moment and len(standings) > 1 and len(self.standings) > MOST_WITHOUT_MESH:
             return False  # those who wait may do so in groups of their own
+        if self._ras is not None and not self._ras.stands:
+            return False  # one answer is a moment of a job that may be moving
         told = bool(self.explains) or all(one.process is None or one.process.state != UNTOLD for one in standings)
         return told and self.awaited_by_all(standings) and not (self.stacks.elsewhere or self.stacks.unranked)
 
