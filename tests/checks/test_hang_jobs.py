@@ -90,6 +90,21 @@ def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
 
 
 @pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (hang_jobs.samples_alone, "_sample()  # by rank 0 alone"),
+        (hang_jobs.samples_when_it_is_good, "_sample()  # where it is good"),
+    ],
+)
+def test_calls_of_one_line_that_a_rank_came_to_from_elsewhere_are_where_it_left_the_others(
+    job: Callable[[int], None], words: str
+) -> None:
+    (finding,) = diagnosed(watched(job, until=something_is_said)).findings
+
+    assert (finding.code, finding.ranks, finding.place.line) == ("DD112", (0,), line(words) - 1)
+
+
+@pytest.mark.parametrize(
     ("job", "condition"),
     [(hang_jobs.skips_a_bad_batch, "if not torch.isfinite(loss):"), (hang_jobs.stops_early, "if loss > 5:")],
 )

@@ -185,6 +185,35 @@ def saves_alone(rank: int) -> None:
             dist.barrier()  # of rank 0 alone
 
 
+def _all_layers(turns: int) -> None:
+    """What each layer of a sharded model does, in one line for all."""
+    for _ in range(turns):
+        dist.all_reduce(torch.ones(4))
+
+
+@torch.no_grad()
+def _sample() -> None:
+    _all_layers(3)
+
+
+def samples_alone(rank: int) -> None:
+    """The others answer with the same line of their next step, until they come to something else."""
+    for step in range(6):
+        _all_layers(2)
+        dist.barrier()
+        if rank == 0 and step == 3:
+            _sample()  # by rank 0 alone
+
+
+def samples_when_it_is_good(rank: int) -> None:
+    for step in range(6):
+        _all_layers(2)
+        dist.barrier()
+        good = torch.ones(1) * step * (1 - rank) > 2.5
+        if good and step == 3:
+            _sample()  # where it is good
+
+
 def swallows_an_exception(rank: int) -> None:
     trainer = Trainer(rank)
     for step in range(8):

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.diagnosis.facts.collectives import Collectives, Track
+from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls, Track
+from distdoctor.diagnosis.hang.program import ExecutedStatements
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_of_one
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import CHAIN_MARK, GOLDEN, POINT_TO_POINT, Span, chain_of, digest_of
 
 Chain = list[tuple[str, Span, str]]
+_HABIT = 2048  # calls back
 _UNDO = np.uint64(pow(GOLDEN, -1, 1 << 64))
 
 
@@ -65,7 +67,7 @@ class Parted:
     def by_callers(self) -> tuple[SourceLine, ...]:
         """What called them, up to the body that both were reached from; those of the first one first."""
         mine, theirs = (self.one, *self.callers[0]), (self.other, *self.callers[1])
-        bodies = {(site.path, site.function) for site in mine} & {(site.path, site.function) for site in theirs}
+        bodies = {*map(_body, mine)} & {*map(_body, theirs)}
         found = (*_within(mine, bodies), *_within(theirs, bodies))
         return tuple(site for site in found if site not in (self.one, self.other) and site.function != "<module>")
 
@@ -73,13 +75,25 @@ class Parted:
 def _parted_in_one_body(mine: Sequence[SourceLine], theirs: Sequence[SourceLine]) -> tuple[int, int] | None:
     """Where two chains leave one body by different lines, the outermost such place: what sends the ranks apart further in, as a
     flag that they are called with does, only follows from that. None where the bodies are not the same up to there."""
-    for outwards in range(1, min(len(mine), len(theirs)) + 1):
-        one, other = mine[-outwards], theirs[-outwards]
-        if (one.path, one.function) != (other.path, other.function):
+    here, there = _up_to_one_body(mine, theirs), _up_to_one_body(theirs, mine)
+    while here and there:
+        here, there = here - 1, there - 1
+        one, other = mine[here], theirs[there]
+        if _body(one) != _body(other):
             return None
         if one.line != other.line:
-            return len(mine) - outwards, len(theirs) - outwards
+            return here, there
     return None
+
+
+def _up_to_one_body(chain: Sequence[SourceLine], other: Sequence[SourceLine]) -> int:
+    """How much of a chain there is up to the body in which the other one ends: of the deeper one less is on record."""
+    bodies = [_body(site) for site in chain]
+    return len(bodies) - bodies[::-1].index(_body(other[-1])) if _body(other[-1]) in bodies else len(bodies)
+
+
+def _body(site: SourceLine) -> tuple[str, str]:
+    return site.path, site.function
 
 
 def _by_condition(sources: Mapping[str, str], one: SourceLine, other: SourceLine) -> bool:
@@ -90,7 +104,7 @@ def _by_condition(sources: Mapping[str, str], one: SourceLine, other: SourceLine
 
 def _within(chain: tuple[SourceLine, ...], bodies: set[tuple[str, str]]) -> tuple[SourceLine, ...]:
     """A chain of calls up to the first of these bodies."""
-    end = next((at for at, site in enumerate(chain) if (site.path, site.function) in bodies), len(chain))
+    end = next((at for at, site in enumerate(chain) if _body(site) in bodies), len(chain))
     return chain[: end + 1]
 
 
@@ -98,6 +112,17 @@ def chains(tracks: Iterable[Track]) -> Mapping[int, Chain]:
     """The calls that led to a collective, by the word that they are in the running digest."""
     texts = {text for track in tracks for text in track.timeline.log.texts if text.startswith(CHAIN_MARK)}
     return {digest_of(text): chain for text in texts if (chain := chain_of(text)) is not None}
+
+
+def came_another_way(group: GroupCalls, mine: Call, other: Call) -> bool:
+    """Whether a rank always came to its calls here as the other side does, and this time in another way."""
+    track = group.tracks[mine.rank]
+    words = words_of(track, max(track.first, mine.number - _HABIT), mine.number).tolist()
+    theirs = words_of(group.tracks[other.rank], other.number, other.number).tolist()
+    expected = (
+        ExecutedStatements(tuple(words[:-1])).expected() if words and theirs and words[-1] and theirs[0] else None
+    )
+    return expected is not None and expected == theirs[0] != words[-1]
 
 
 def words_of(track: Track, first: int, last: int) -> NDArray[np.uint64]:

@@ -1,32 +1,39 @@
-"""Where ranks parted before anything showed it: calls of equal size that one of them issued from another line.
+"""Where ranks parted before anything showed it: calls of equal size that one of them issued from another line, or from the same
+line of a function that was called from elsewhere.
 
-A rank that leaves out, or adds, a sum of one number is answered by the next sum of one number. Sizes that disagree come later.
+A rank that leaves out, or adds, a sum of one number is answered by the next sum of one number; one that runs a sharded model by
+itself is answered by the gathers of the others' next step. Sizes that disagree come later.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
+import numpy as np
+
 from distdoctor.diagnosis.facts.collectives import GroupCalls
 from distdoctor.diagnosis.hang.alignment import OPERATION, CallDivergence, Variant
+from distdoctor.diagnosis.hang.call_chains import came_another_way, words_of
 from distdoctor.diagnosis.hang.program import ExecutedStatements, is_reordered, issued_from, symbol
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.recording import Call, SourceLine
 
 FURTHEST_JOINED = 4096  # calls that ranks may issue after the first one has run out of inputs
 FURTHEST = 8  # calls back; a routine in which lines differ between ranks all the time has no such beginning
+FURTHEST_ON_THE_WAY = 512  # the same of lines that agree and are reached in other ways: the layers of one forward pass
 _JOIN = re.compile(r"^\s*with\b.*\b[Jj]oin\(")
 
 
-def where_lines_part(parted: CallDivergence) -> CallDivergence:
-    """The divergence at the first of the equal calls before it whose lines differ, where one side alone left its own routine."""
+def where_lines_part(parted: CallDivergence, is_under_a_guard: Callable[[Variant, Variant], bool]) -> CallDivergence:
+    """The divergence at the first of the equal calls before it whose lines differ, or the ways to them, where one side alone left
+    its own routine, or where no past tells, alone came there by a condition on the rank."""
     if len(parted.variants) != 2:
         return parted
-    beginning = parted.number
-    for number, calls in _before(parted, FURTHEST):
+    beginning = _where_ways_part(parted)
+    for number, calls in _before(parted, FURTHEST) if beginning == parted.number else ():
         if calls[0].site == calls[1].site:
             break
         beginning = number
@@ -34,8 +41,25 @@ def where_lines_part(parted: CallDivergence) -> CallDivergence:
     if first is None or not all(len({call.site for call in variant.calls}) == 1 for variant in first.variants):
         return parted
     usual, odd = first.variants
-    strays = [_strays(parted, mine.call, other.call) for mine, other in ((usual, odd), (odd, usual))]
+    sides = (usual, odd), (odd, usual)
+    strays = [_strays(parted.group, mine.call, other.call) for mine, other in sides]
+    if not any(strays):
+        strays = [is_under_a_guard(mine, other) for mine, other in sides]
     return first if strays == [False, True] or (parted.is_tie and strays == [True, False]) else parted
+
+
+def _where_ways_part(parted: CallDivergence) -> int:
+    """The first number of those before it, back to one that is the same for both sides, at which the ways to the calls differ;
+    its own where there is none."""
+    one, other = (parted.group.tracks[variant.call.rank] for variant in parted.variants)
+    first = max(one.first, other.first, parted.number - FURTHEST_ON_THE_WAY)
+    ways = [words_of(track, first, parted.number - 1) for track in (one, other)]
+    if first >= parted.number or len(ways[0]) != len(ways[1]):
+        return parted.number
+    same = np.flatnonzero((ways[0] == ways[1]) | (ways[0] == 0) | (ways[1] == 0))
+    if not len(same):
+        return 1 if first == 1 else parted.number
+    return first + int(same[-1]) + 1
 
 
 def where_one_was_added(group: GroupCalls, waiting: int, left: int) -> CallDivergence | None:
@@ -80,9 +104,11 @@ def where_order_parts(parted: CallDivergence) -> CallDivergence:
     return parted
 
 
-def _strays(parted: CallDivergence, mine: Call, other: Call) -> bool:
+def _strays(group: GroupCalls, mine: Call, other: Call) -> bool:
     """Whether a rank always issued what the other side did at this point, and this time something else."""
-    expected = ExecutedStatements.of(parted.group.tracks[mine.rank].timeline, mine.seq).expected()
+    if symbol(mine) == symbol(other):
+        return came_another_way(group, mine, other)
+    expected = ExecutedStatements.of(group.tracks[mine.rank].timeline, mine.seq).expected()
     return expected is not None and expected == symbol(other) != symbol(mine)
 
 

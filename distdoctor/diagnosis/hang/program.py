@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.recording.recording import Call
@@ -17,6 +18,7 @@ LAST_CALLS = 8  # in which a rank that waits now can have left its routine
 STEADY = 0.9  # a prediction counts when it was right so often in this rank's own past
 
 Symbol = tuple[int, str, str, int, int, int, str]
+S = TypeVar("S", bound=Hashable)  # what tells one statement from another: a Symbol, or the way to a call
 
 
 def symbol(call: Call) -> Symbol:
@@ -37,20 +39,20 @@ def line_of(statement: Symbol) -> tuple[int, str]:
 
 
 @dataclass(frozen=True)
-class ExecutedStatements:
+class ExecutedStatements(Generic[S]):
     """The statements that a rank has executed, in order, as far back as its ring goes."""
 
-    symbols: tuple[Symbol, ...]
+    symbols: tuple[S, ...]
 
     @classmethod
-    def of(cls, timeline: Timeline, before_seq: int, *, limit: int = 2048) -> ExecutedStatements:
+    def of(cls, timeline: Timeline, before_seq: int, *, limit: int = 2048) -> ExecutedStatements[Symbol]:
         """The calls of a rank before the one with that number in its log."""
         rows = timeline.log.calls
         rows = rows[rows["seq"] < before_seq][-limit:]
         if not rows[
             "returned_ns"
         ].any():  # a dump of what is active: what was complete in between is not there, so it is no past
-            return cls(())
+            return ExecutedStatements(())
         known: dict[tuple[int, ...], Symbol] = {}
         found = []
         names = ("signature", "site", "root", "op", "dtype", "shape", "flags")
@@ -59,9 +61,9 @@ class ExecutedStatements:
             if key not in known:
                 known[key] = symbol(timeline.log.call(row))
             found.append(known[key])
-        return cls(tuple(found))
+        return ExecutedStatements(tuple(found))
 
-    def expected(self) -> Symbol | None:
+    def expected(self) -> S | None:
         """What came next whenever the last calls were these; None when the past does not say, or says different things.
 
         That a loop ended after so many turns once is no habit: it takes two precedents to expect its end.
@@ -78,7 +80,7 @@ class ExecutedStatements:
                 return best if following.count(best) >= STEADY * len(following) else self._next_turn()
         return None
 
-    def _next_turn(self) -> Symbol | None:
+    def _next_turn(self) -> S | None:
         """What begins another turn of the loop that the last statements are turns of, when that loop never ended after so few
         turns or fewer; None otherwise. What followed the loop the last time tells its end from a pause in it."""
         past = self.symbols
@@ -88,14 +90,14 @@ class ExecutedStatements:
         turns = [len(run) for run in ended if past[run.stop] == past[ended[-1].stop]]
         return past[-length] if turns and min(turns) > len(now) else None
 
-    def _next_turns(self) -> set[Symbol]:
+    def _next_turns(self) -> set[S]:
         """What would come next if the statements that were those before them once more came yet another time."""
         lengths = range(1, min(LONGEST_TURN, len(self.symbols) // 2) + 1)
         return {
             self.symbols[-length] for length in lengths if self.symbols[-length:] == self.symbols[-2 * length : -length]
         }
 
-    def distance(self, one: Symbol, other: Symbol) -> int | None:
+    def distance(self, one: S, other: S) -> int | None:
         """How many statements after `one` the statement `other` came at the earliest, before `one` came again.
 
         None when it did not come, or not steadily.
@@ -111,11 +113,11 @@ class ExecutedStatements:
         met = [gap for gap in gaps if gap]
         return min(met) if met and len(met) >= STEADY * len(gaps) else None
 
-    def knows(self, statement: Symbol) -> bool:
+    def knows(self, statement: S) -> bool:
         return statement in self.symbols
 
 
-def _runs(past: Sequence[Symbol], length: int) -> list[range]:
+def _runs(past: Sequence[S], length: int) -> list[range]:
     """Where the last so many statements came in a row, each time that they came, with a step of a turn."""
     turn, found, at = past[-length:], [], len(past)
     while at > 0:
@@ -176,7 +178,7 @@ def is_reordered(theirs: Sequence[Symbol], mine: Sequence[Symbol]) -> bool:
 
 
 def departure(
-    theirs: Sequence[Call], mine: Sequence[Call], past: ExecutedStatements, *, is_repeated: bool = False
+    theirs: Sequence[Call], mine: Sequence[Call], past: ExecutedStatements[Symbol], *, is_repeated: bool = False
 ) -> CallEdit:
     """How the rank of `mine` left the path of `theirs`. Both begin at the number where they part.
 
@@ -216,7 +218,7 @@ def _agree(theirs: Sequence[Symbol], mine: Sequence[Symbol]) -> bool:
     return all(one == other for one, other in zip(theirs, mine, strict=False))
 
 
-def _is_next_turn(usual: Call, odd: Call, past: ExecutedStatements) -> bool:
+def _is_next_turn(usual: Call, odd: Call, past: ExecutedStatements[Symbol]) -> bool:
     """Whether the odd call, which follows the usual one in this program, does so in the next turn of its loop: an optimizer step
     lies between, or where none are made, the program began with the odd one. Nobody swaps calls of two turns."""
     if usual.step or odd.step:

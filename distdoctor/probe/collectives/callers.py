@@ -40,10 +40,22 @@ _THROUGH = (
     f"distdoctor{os.sep}probe{os.sep}gradients{os.sep}detached_gathers.py",
     f"distdoctor{os.sep}probe{os.sep}gradients{os.sep}reduced_in_place.py",
 )  # what only hands on between the two
-_MODULES = tuple(os.sep.join(("torch", "nn", "modules", name)) for name in ("module.py", "container.py"))
-_FRONT, _USER, _HANDS_ON, _OTHER, _MODULE = 1, 2, 3, 4, 5
-_KINDS = ((_TORCH_FRONT, _FRONT), (_THROUGH, _HANDS_ON), (_MODULES, _MODULE))
-_CALLERS = 2  # of a line that are told; what calls a module's forward is no caller
+# What stands between a user's function and the line that calls it: of a module's forward, and of a decorated function.
+_BETWEEN = tuple(
+    os.sep + path.replace("/", os.sep)
+    for path in (
+        "torch/nn/modules/module.py",
+        "torch/nn/modules/container.py",
+        "torch/nn/parallel/distributed.py",
+        "torch/utils/_contextlib.py",
+        "torch/amp/autocast_mode.py",
+        "contextlib.py",
+        "functools.py",
+    )
+)
+_FRONT, _USER, _HANDS_ON, _OTHER, _BESIDE = 1, 2, 3, 4, 5
+_KINDS = ((_TORCH_FRONT, _FRONT), (_THROUGH, _HANDS_ON), (_BETWEEN, _BESIDE))
+_CALLERS = 2  # of a line that are told; what stands between a function and its caller is none
 _DEEPEST = 96  # frames; deeper than any training loop seen, and a bound on the cost
 _BACKWARD = "_engine_run_backward"  # torch.autograd.graph's, from which the engine of autograd is called
 _END = 0  # in the place of an instruction: there is no further frame
@@ -212,7 +224,7 @@ class Codes:
             kind = (self.known.get(id(outer.f_code)) or self.learn(outer.f_code)).kind
             if kind == _USER:
                 calls.append(_call_of(outer))
-            elif kind != _MODULE:
+            elif kind != _BESIDE:
                 break
             outer = outer.f_back
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from distdoctor.diagnosis.finding import CERTAIN
 from distdoctor.diagnosis.hang.alignment import REDUCTION, CallDivergence, Variant
@@ -12,12 +13,13 @@ from distdoctor.diagnosis.hang.earlier_divergence import not_joined, where_lines
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.incidents.guarding import find_guard, put_under
-from distdoctor.diagnosis.hang.incidents.odd_side import find_odd_side
+from distdoctor.diagnosis.hang.incidents.odd_side import find_odd_side, is_under_a_guard
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.program import (
     ADDED,
     REPLACED,
     SKIPPED,
+    UNCLEAR,
     CallEdit,
     ExecutedStatements,
     departure,
@@ -64,7 +66,7 @@ def judge_divergence(known: HangFacts, parted: CallDivergence) -> Incident:
 
 def _where_lines_part(known: HangFacts, parted: CallDivergence) -> CallDivergence:
     """The divergence, or the beginning of it; two branches of one condition are no parting."""
-    earlier = where_lines_part(parted)
+    earlier = where_lines_part(parted, partial(is_under_a_guard, known))
     usual, odd = earlier.variants[0], earlier.variants[1]
     if alternatives(known.sources, odd.call.site, usual.call.site) is not None:
         return parted
@@ -92,6 +94,8 @@ def _departure(known: HangFacts, incident: Incident) -> CallEdit:
     assert incident.odd is not None
     assert incident.usual is not None
     theirs, mine = known.timeline(incident.usual.rank), known.timeline(incident.odd.rank)
+    if _in_one_helper(incident.odd, incident.usual, Parted.of(known.facts, incident.odd, incident.usual)):
+        return CallEdit(UNCLEAR)
     past = ExecutedStatements.of(theirs, incident.usual.seq)
     if past.distance(symbol(incident.usual), symbol(incident.odd)) is None:
         own = ExecutedStatements.of(mine, incident.odd.seq)
@@ -108,8 +112,10 @@ def _explained(known: HangFacts, incident: Incident) -> Incident:
     assert odd is not None
     assert usual is not None
     branch = alternatives(known.sources, odd.site, usual.site)
+    parted = Parted.of(known.facts, odd, usual)
     same_place = odd.site == usual.site or branch is not None or incident.how == REPLACED
     same_place = same_place or (_as_ever(known, odd) and _as_ever(known, usual))
+    same_place = same_place and not _in_one_helper(odd, usual, parted)
     incident = replace(
         incident,
         uneven=find_uneven_pass(known.uneven, incident.ranks, incident.at_ns),
@@ -118,11 +124,15 @@ def _explained(known: HangFacts, incident: Incident) -> Incident:
     )
     if incident.replaces:
         return incident
-    parted = Parted.of(known.facts, odd, usual)
     guard = find_guard(known.sources, odd, usual, incident.ranks, _others(known, incident), parted)
     if guard is None:
         return incident
     return put_under(incident, *guard, path=(parted.one if guard[1] is odd else parted.other).path)
+
+
+def _in_one_helper(odd: Call, usual: Call, parted: Parted) -> bool:
+    """Whether both are one statement of a helper, which each side called from another line."""
+    return symbol(odd) == symbol(usual) and parted.one != parted.other
 
 
 def _as_ever(known: HangFacts, call: Call) -> bool:

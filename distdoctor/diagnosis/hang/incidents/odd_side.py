@@ -12,6 +12,7 @@ from functools import partial
 
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, Confidence
 from distdoctor.diagnosis.hang.alignment import CallDivergence, Variant, is_object_list
+from distdoctor.diagnosis.hang.call_chains import Parted, came_another_way
 from distdoctor.diagnosis.hang.decision import led_to_by
 from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.diagnosis.hang.incidents.guarding import find_guard
@@ -46,7 +47,7 @@ def _off_the_path(known: HangFacts, parted: CallDivergence) -> OddSide | None:
     Sides are equal too where members of whom nothing is on record may make the smaller one the larger; that is not likely of a
     few.
     """
-    by_rank = partial(_is_outvoted, parted.group.unseen) if parted.group.unseen else _is_under_a_guard
+    by_rank = partial(_is_outvoted, parted.group.unseen) if parted.group.unseen else is_under_a_guard
     for left_the_path in (_receives_another_list, _swallowed_an_error, _strays, _ran_out, by_rank, _strayed_before):
         suspects = [
             number for number in (0, 1) if left_the_path(known, parted.variants[number], parted.variants[1 - number])
@@ -96,6 +97,9 @@ def _swallowed_an_error(known: HangFacts, mine: Variant, other: Variant) -> bool
 
 
 def _strays(known: HangFacts, mine: Variant, other: Variant) -> bool:
+    group = known.facts.group_of(mine.call)
+    if group is not None and symbol(mine.call) == symbol(other.call):
+        return came_another_way(group, mine.call, other.call)
     expected = ExecutedStatements.of(known.timeline(mine.call.rank), mine.call.seq).expected()
     return expected is not None and expected == symbol(other.call) and expected != symbol(mine.call)
 
@@ -118,9 +122,10 @@ def _ran_out(known: HangFacts, mine: Variant, other: Variant) -> bool:
     return set(mine.ranks) <= short and not set(other.ranks) & short
 
 
-def _is_under_a_guard(known: HangFacts, mine: Variant, other: Variant) -> bool:
+def is_under_a_guard(known: HangFacts, mine: Variant, other: Variant) -> bool:
     """Whether these ranks came to their call, or got past the others' call, by a condition on the rank."""
-    found = find_guard(known.sources, mine.call, other.call, mine.ranks, other.ranks)
+    parted = Parted.of(known.facts, mine.call, other.call)
+    found = find_guard(known.sources, mine.call, other.call, mine.ranks, other.ranks, parted)
     if found is None or not found[0].on_rank:
         return False
     guard, call = found
@@ -130,7 +135,8 @@ def _is_under_a_guard(known: HangFacts, mine: Variant, other: Variant) -> bool:
 def _is_outvoted(unseen: Sequence[int], known: HangFacts, mine: Variant, other: Variant) -> bool:
     """Whether a condition on the rank tells that these ranks are the fewer ones, counted with those of whom nothing is on
     record; where both sides have as many, whether it is theirs."""
-    found = find_guard(known.sources, mine.call, other.call, mine.ranks, other.ranks)
+    parted = Parted.of(known.facts, mine.call, other.call)
+    found = find_guard(known.sources, mine.call, other.call, mine.ranks, other.ranks, parted)
     if found is None or not found[0].on_rank:
         return False
     guard, call = found
@@ -139,4 +145,4 @@ def _is_outvoted(unseen: Sequence[int], known: HangFacts, mine: Variant, other: 
         return False
     joined = sum(reached is (call is mine.call) for reached in through)
     sizes = len(mine.ranks) + joined, len(other.ranks) + len(unseen) - joined
-    return sizes[0] < sizes[1] or (sizes[0] == sizes[1] and _is_under_a_guard(known, mine, other))
+    return sizes[0] < sizes[1] or (sizes[0] == sizes[1] and is_under_a_guard(known, mine, other))
