@@ -56,6 +56,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], int, s
     (jobs.converted_after_wrapping, {}, "DD219", (0, 1), 1, "body.weight", "model.double()"),
     (jobs.learning_rate_by_rank, {}, "DD218", (0, 1), 4, "body.weight", '["lr"]'),
     (jobs.noisy_gradients, {}, "DD202", (0, 1), 2, "head.bias", "optimizer.step()"),
+    (jobs.averaged_in_one_pass, {}, "DD202", (0, 1), 1, "body.weight", "# the pass that is reduced"),
     (jobs.edited_state, {}, "DD205", (1,), 4, "head.weight", "optimizer.step()"),
 ]
 
@@ -126,6 +127,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.averaged_by_hand, {}),
     (jobs.overflow_by_rank, {"agreed": True}),
     (jobs.summed_in_buckets, {"divides": True}),
+    (jobs.averaged_in_one_pass, {"which": 2}),
     (jobs.one_critic_and_actors_apart, {}),
     (jobs.accumulated, {}),
     (jobs.uneven_under_join, {}),

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import vector_to_parameters
 
 from distdoctor.recording.recording import Job, Recording
 from distdoctor.recording.trace.layout import STREAMS
@@ -396,6 +397,27 @@ def summed_in_buckets(rank: int, world_size: int, *, divides: bool = False) -> s
                 grad.copy_(part.view_as(grad))
 
     return train(model, rank, before_step=add)
+
+
+def averaged_in_one_pass(rank: int, world_size: int, *, which: int = 0) -> str:
+    """Of the three backward passes of each step, one is followed by the reduction: the first, where somebody counts wrongly."""
+    model, batches = Net(), Batches(rank)
+    optimizer = adam(model)
+
+    def average() -> None:
+        flat = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+        dist.all_reduce(flat)
+        vector_to_parameters(flat / world_size, [p.grad for p in model.parameters() if p.grad is not None])
+
+    for turn in range(3 * STEPS):
+        inputs, targets = batches.next()
+        (cross_entropy(model(inputs), targets) / 3).backward()
+        if turn % 3 == which:  # the pass that is reduced
+            average()
+        if turn % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    return digest_of_training(model)
 
 
 def averaged_twice(rank: int, world_size: int) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from distdoctor.diagnosis.facts.collectives import Members, members_of
 from distdoctor.diagnosis.per_rank import PerRank
+from distdoctor.diagnosis.source.reduced_gradients import reduces_gradients
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.events import WATCHED, Averaging, FirstStep, Names
@@ -72,7 +73,7 @@ class Replicas:
     def of(cls, recording: Recording) -> Self:
         told = list(_told(recording.ranks))
         wrapped = [one for one in told if one.by != WATCHED]
-        sets = wrapped or list(_by_hand(recording.ranks)) or told
+        sets = wrapped or list(_by_hand(recording)) or told
         private = _private_talk(recording.ranks, {frozenset(one.ranks) for one in sets})
         sets = [one for one in sets if not _talks_privately(one, private)]
         return cls(tuple(sets), PerRank(recording.ranks, lambda rank: _times(recording.ranks[rank])))
@@ -123,13 +124,14 @@ def _joined(groups: Iterable[frozenset[int]]) -> list[set[int]]:
     return joined
 
 
-def _by_hand(logs: Mapping[int, RankTrace]) -> Iterable[ReplicaSet]:
+def _by_hand(recording: Recording) -> Iterable[ReplicaSet]:
     """Groups in which every member's collectives have the shapes of its gradients (or their sum, when they are flattened)."""
+    logs = recording.ranks
     members: dict[tuple[int, ...], dict[int, set[Names]]] = defaultdict(dict)
     every: set[Names] = set()
     for rank, log in logs.items():
         every.update(first.shapes for first in log.noted(FirstStep))
-        for ranks, shapes in _averaging_groups(log):
+        for ranks, shapes in _averaging_groups(log, recording.sources):
             members[ranks].setdefault(rank, set()).update(shapes)
     for ranks, seen in members.items():
         if len(ranks) > 1 and seen.keys() >= set(ranks) & set(logs):
@@ -137,12 +139,12 @@ def _by_hand(logs: Mapping[int, RankTrace]) -> Iterable[ReplicaSet]:
             yield ReplicaSet(ranks, _BY_HAND, proven=False, averaged=averaged, left=frozenset(every - averaged))
 
 
-def _averaging_groups(log: RankTrace) -> Iterable[tuple[tuple[int, ...], set[Names]]]:
+def _averaging_groups(log: RankTrace, sources: Mapping[str, str]) -> Iterable[tuple[tuple[int, ...], set[Names]]]:
     """The members of each such group, and the shapes of the optimizers whose gradients go through it."""
     noted = list(log.noted(FirstStep))
     if not noted or not len(log.steps):
         return
-    calls = calls_of_gradients(log)
+    calls = calls_of_gradients(log, sources=sources)
     every, step = {first.shapes for first in noted}, _whole_step(calls)
     calls = calls[(calls["op"] == Op.ALL_REDUCE) & (calls["step"] == step) & (calls["flags"] & CallFlag.NATIVE == 0)]
     for group in np.unique(calls["group"]):
@@ -167,9 +169,12 @@ def _are_among(shapes: Iterable[str], found: Counter[str]) -> bool:
     return matched >= 2 and matched >= _ENOUGH * wanted.total()
 
 
-def calls_of_gradients(log: RankTrace, *, began: str = "forward_ended_ns") -> NDArray[Any]:
-    """The calls that a step's gradients may go through: an optimizer has stepped behind them, and its backward had begun before,
-    or by another time of the step (`backward_ended_ns`).
+def calls_of_gradients(
+    log: RankTrace, *, began: str = "forward_ended_ns", sources: Mapping[str, str] | None = None
+) -> NDArray[Any]:
+    """The calls that a step's gradients may go through: an optimizer has stepped behind them, and its last backward had begun
+    before, or by another time of the step (`backward_ended_ns`). Of a step with several passes also those before the last one
+    that are given gradients, by their `sources`.
 
     What is sent between two steps, or when all of them are done, are the weights.
     """
@@ -180,7 +185,13 @@ def calls_of_gradients(log: RankTrace, *, began: str = "forward_ended_ns") -> ND
     of_call = calls["step"].astype(np.int64) + 1
     at = np.minimum(np.searchsorted(times["step"].astype(np.int64), of_call), len(times) - 1)
     since = np.where(times["step"][at] == of_call, times[began][at], 0)
-    return calls[calls["entered_ns"] >= since]
+    late = calls["entered_ns"] >= since
+    early = ~late & (times["step"][at] == of_call) & (times["backwards"][at] > 1)
+    if not sources or not early.any():
+        return calls[late]
+    taking = [site for site in np.unique(calls["site"][early]) if reduces_gradients(sources, log.site(int(site)))]
+    kept: NDArray[Any] = calls[late | (early & np.isin(calls["site"], taking))]
+    return kept
 
 
 def _whole_step(calls: NDArray[Any]) -> int:

@@ -10,12 +10,25 @@ from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import Op
 
 
+def came_before_the_last_pass(gradients: Gradients, peers: ReplicaGroup, step: int, line: SourceLine) -> bool:
+    """Whether a step made several backward passes, and this line reduced gradients before the last of them alone."""
+    own = gradients.ranks[peers.ranks[0]]
+    calls, times = own.log.calls, own.log.rows("times")
+    calls = calls[calls["step"] + 1 == step]
+    mine = calls[[own.log.site(int(site)) == line for site in calls["site"]]]
+    row = times[times["step"] == step]
+    if not len(mine) or len(row) != 1 or int(row["backwards"][0]) < 2:
+        return False
+    return bool((mine["entered_ns"] < row["forward_ended_ns"][0]).all())
+
+
 def reduction_line(gradients: Gradients, peers: ReplicaGroup) -> SourceLine:
     """The user's line that reduces gradients: the one with the most all_reduces of their shapes, or of bytes where they travel
     in buckets. Behind the backward pass where there are some: what the layers themselves send is sent before its end."""
     own = gradients.ranks[peers.ranks[0]]
     shapes = {tensor.shape for tensor in own.tensors.values()}
-    behind, all_calls = calls_of_gradients(own.log, began="backward_ended_ns"), own.log.calls
+    sources = gradients.recording.sources
+    behind, all_calls = calls_of_gradients(own.log, began="backward_ended_ns", sources=sources), own.log.calls
     calls = next((c for one in (behind, all_calls) if len(c := one[one["op"] == Op.ALL_REDUCE])), all_calls[:0])
     counts: dict[int, int] = defaultdict(int)
     for call in calls:

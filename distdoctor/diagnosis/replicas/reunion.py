@@ -17,6 +17,7 @@ import numpy as np
 from distdoctor.diagnosis.facts.replicas import in_buckets
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo, Update, same_ranks
+from distdoctor.diagnosis.source.reduced_gradients import reduces_gradients
 from distdoctor.recording.trace.layout import POINT_TO_POINT, SPOTS, CallFlag, Op, TensorFlag
 
 PATIENCE = 4  # times the longest time apart so far: a last window that nobody has closed yet
@@ -88,10 +89,11 @@ def is_felt(gradients: Gradients, peers: ReplicaGroup, looks: Looks, since: int)
 def weights_are_exchanged(gradients: Gradients, peers: ReplicaGroup, since: int) -> bool:
     """Whether each rank's own collectives with the others carry its weights between steps, more than once after step `since`."""
     known = [gradients.ranks[rank] for rank in peers.ranks if rank in gradients.ranks]
-    return len(known) > 1 and all(_times_exchanged(own, peers, since) >= EXCHANGES for own in known)
+    sources = gradients.recording.sources
+    return len(known) > 1 and all(_times_exchanged(own, peers, since, sources) >= EXCHANGES for own in known)
 
 
-def _times_exchanged(own: RankGradients, peers: ReplicaGroup, since: int) -> int:
+def _times_exchanged(own: RankGradients, peers: ReplicaGroup, since: int, sources: Mapping[str, str]) -> int:
     """How often the weights were sent between steps, before the next gradients were computed: all of them at once, or part by
     part in the course of several steps, as streaming DiLoCo does."""
     held = {
@@ -105,6 +107,8 @@ def _times_exchanged(own: RankGradients, peers: ReplicaGroup, since: int) -> int
     calls = own.log.calls
     calls = calls[(calls["step"] >= max(1, since)) & np.isin(calls["op"], _CARRYING)]
     calls = calls[calls["flags"] & CallFlag.NATIVE == 0]
+    gradient_lines = [site for site in np.unique(calls["site"]) if reduces_gradients(sources, own.log.site(int(site)))]
+    calls = calls[~np.isin(calls["site"], gradient_lines)]
     at_once, in_parts = 0, Counter[str]()
     for between in _between_steps(own, calls):
         sent = [call for call in between if _concerns(own, call, peers)]

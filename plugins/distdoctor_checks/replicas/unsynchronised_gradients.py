@@ -27,6 +27,7 @@ Source           torch.nn.parallel.DistributedDataParallel, notes on gradient sy
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 
 from distdoctor.diagnosis.check import check
@@ -34,7 +35,7 @@ from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import BY_HAND, PLACEMENT, WRAPPER
-from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
+from distdoctor.diagnosis.replicas.reduced_by_hand import came_before_the_last_pass, reduction_line
 from distdoctor.diagnosis.replicas.rounding import rounding_error
 from distdoctor.diagnosis.replicas.skipped_gradients import LeftOutOfReduction, SkippedGradients
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
@@ -54,6 +55,7 @@ from distdoctor.diagnosis.source.local_tensors import taken_local
 from distdoctor.diagnosis.source.reduced_copies import ReducedCopy, reduced_copy
 from distdoctor.diagnosis.source.set_order import lists_in_set_order
 from distdoctor.diagnosis.source.skipped_gradients import LAYOUT, NAME
+from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED
@@ -63,6 +65,7 @@ OF_LOCAL = (
     "computes a part of it only, because the layer behind it is split, gradients differ like this"
 )
 WHOLE = "say that it is a part of a sum: to_local(grad_placements=[Partial()]), one for each dimension of the mesh that splits it"
+BEHIND_THE_LAST = "reduce the gradients once for each step of the optimizer, behind its last backward pass"
 OF_A_SKIP = 40  # the line that leaves gradients out explains more than that they differ
 UNORDERED = (
     ". The file that reduces them makes a list in the order of a set, which may be another one in each process: if gradients are "
@@ -92,12 +95,14 @@ def examine(partings: ReplicaDivergences, skipped: LeftOutOfReduction | None, so
             by_hand = (*ordered_at(parting, orders, sources.texts), *by_hand)
         hook = hooked_at(sources.texts, parting.site) if parting.peers.by == WRAPPER else SourceLine()
         local = _taken_local(parting, sources)
+        early = _reduced_early(parting, partings, by_hand)
         copy = reduced_copy(sources.texts, by_hand[0].site) if by_hand and not orders else None
         unordered = () if orders or not by_hand else _packed_in_set_order(parting, by_hand[0].site, sources)
         shown = (
             *_taken_at(asked, parting),
             *local,
             *_copied(copy, parting),
+            *(_when_reduced(by_hand, sources) if early else ()),
             *by_hand,
             *unordered,
             *_hooked(hook, parting),
@@ -109,12 +114,14 @@ def examine(partings: ReplicaDivergences, skipped: LeftOutOfReduction | None, so
             place=parting.site if not shown or shown[0].site == hook else shown[0].site,
             places=(*shown, *places(parting)),
             evidence=evidence(parting, synced=parting.counts("synced")),
-            why=(OF_LOCAL if local else _why(parting, orders, hook))
+            why=(OF_LOCAL if local else _why(parting, orders, hook, early=early))
             + _of_copy(copy)
             + (UNORDERED if unordered else ""),
             prescriptions=(
                 Prescription("all-reduce-gradients", change=WHOLE)
                 if local
+                else Prescription("all-reduce-gradients", change=BEHIND_THE_LAST)
+                if early
                 else _prescription(orders or unordered, hook, copy),
             ),
             confidence=parting.confidence,
@@ -232,6 +239,24 @@ def _reduced_at(parting: ReplicaDivergence, partings: ReplicaDivergences, source
     )
 
 
+def _reduced_early(parting: ReplicaDivergence, partings: ReplicaDivergences, by_hand: Sequence[Place]) -> bool:
+    """Whether a step of several backward passes reduced its gradients before the last of them."""
+    if not by_hand or parting.peers.by != BY_HAND:
+        return False
+    return came_before_the_last_pass(partings.gradients, parting.peers, parting.step, by_hand[0].site)
+
+
+def _when_reduced(by_hand: Sequence[Place], sources: Sources) -> tuple[Place, ...]:
+    """The condition under which the reduction is begun."""
+    begun = by_hand[-1].site
+    file = source_file(sources.texts, begun.path)
+    around = [node for node in file.path_to(begun.line) if isinstance(node, ast.If)] if file is not None else []
+    if not around:
+        return ()
+    line = SourceLine(begun.path, around[-1].lineno, begun.function)
+    return (Place(line, by_hand[-1].ranks, f"decides when they are reduced: `{ast.unparse(around[-1].test)[:80]}`"),)
+
+
 def _packed_in_set_order(parting: ReplicaDivergence, line: SourceLine, sources: Sources) -> tuple[Place, ...]:
     """Where the file that reduces makes a list in the order of a set, when every gradient is reduced and every one differs."""
     if len(parting.differences) < max(parting.compared, 2):
@@ -276,7 +301,9 @@ def _prescription(orders: object, hook: SourceLine, copy: ReducedCopy | None) ->
     return Prescription("one-order-everywhere" if orders else "all-reduce-gradients")
 
 
-def _why(parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]], hook: SourceLine) -> str:
+def _why(
+    parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]], hook: SourceLine, *, early: bool = False
+) -> str:
     parts = []
     if orders:
         parts.append(in_other_orders(orders))
@@ -289,6 +316,11 @@ def _why(parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]], hook
         parts.append(
             f"{parting.peers.by} averages gradients in backward() only, and none was seen: those that the optimizer steps "
             "with were computed in another way (torch.autograd.grad) and stayed each rank's own"
+        )
+    elif early:
+        parts.append(
+            f"they were reduced over {named(parting.peers.ranks)} before the last backward pass of the step: what that one added "
+            "stayed each rank's own"
         )
     elif parting.confidence == POSSIBLE:
         parts.append(f"no all_reduce had the shapes of {parting.share}: forgotten, or meant to be each rank's own")
