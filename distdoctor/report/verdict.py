@@ -17,7 +17,11 @@ def verdict(diagnosis: Diagnosis) -> str:
     if cause is not None:
         return f"the job failed: rank {cause.rank} ended first, with {cause.words}; {why}"
     if failed(diagnosis.job):
-        if diagnosis.recording is not None and _saw_nobody(diagnosis.recording):
+        nobody = diagnosis.recording is not None and _saw_nobody(diagnosis.recording)
+        if diagnosis.job.interrupted:
+            until_then = "no rank was recorded" if nobody else "no check found anything until then"
+            return f"{from_outside(diagnosis.job.interrupted)}; {until_then}"
+        if nobody:
             why = "no rank was recorded that could tell why"
         return f"the job failed with exit code {diagnosis.job.exit_code}, and {why}"
     coverage = diagnosis.coverage

@@ -129,6 +129,14 @@ def test_a_failed_job_of_which_no_rank_was_recorded_is_not_said_to_have_been_loo
     assert said == "the job failed with exit code 1, and no rank was recorded that could tell why\n"
 
 
+def test_a_job_that_was_ended_from_outside_is_no_failure_that_nobody_can_explain() -> None:
+    ends = {rank: RankEnd(None, 15, ended_by_launcher=True) for rank in range(2)}
+
+    assert text.render(diagnosis_of(exit_code=1, ends=ends, interrupted=15)).startswith(
+        "the job was ended from outside by SIGTERM (a time limit, preemption, scancel); no check found anything until then\n"
+    )
+
+
 def test_no_finding_is_health_only_where_something_was_examined() -> None:
     examined = diagnosis_of(exit_code=0)
 
