@@ -95,7 +95,7 @@ class StandingFindings:
     def explains(self, finding: Finding) -> bool:
         """Whether this is a symptom, and the reason why its ranks hold the others up stands already."""
         reasons = [one.finding for one in self.by_key.values() if one.finding.code not in self.symptoms]
-        return finding.code in self.symptoms and any({*finding.ranks} <= {*reason.ranks} for reason in reasons)
+        return finding.code in self.symptoms and any({*finding.ranks} <= _concerned(reason) for reason in reasons)
 
     def standing_for(self, seconds: float) -> list[Finding]:
         """What has held ranks up for so long."""
@@ -116,6 +116,12 @@ class StandingFindings:
     def open(self) -> tuple[Finding, ...]:
         """What stands at this moment."""
         return tuple(one.finding for one in self.by_key.values())
+
+
+def _concerned(reason: Finding) -> set[int]:
+    """The ranks that a finding names, and of a standstill also those that it shows: they stand because of it."""
+    shown = reason.places if reason.severity == ERROR and reason.stalls else ()
+    return {*reason.ranks, *(rank for place in shown for rank in place.ranks)}
 
 
 def _key(finding: Finding) -> Key:

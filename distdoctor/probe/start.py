@@ -20,7 +20,7 @@ from distdoctor.probe.context import Rank
 from distdoctor.probe.gradients import stream as gradients
 from distdoctor.probe.gradients.watched import WatchedModel
 from distdoctor.probe.memory import stream as memory
-from distdoctor.probe.progress import data_parallel, deprecated, environment, phases, unused_search
+from distdoctor.probe.progress import data_parallel, deprecated, environment, phases, store_keys, unused_search
 from distdoctor.probe.progress import stream as progress
 from distdoctor.probe.samples import stream as samples
 from distdoctor.probe.writer import file_stem
@@ -147,6 +147,7 @@ def _open(rank: Rank, number: int, world_size: int, *, joining: bool = False) ->
     times = None
     if "progress" in rank.streams:
         times = rank.guarded(progress.install)(rank)
+        rank.guarded(store_keys.install)(rank)
         rank.guarded(phases.install)(rank)
         rank.guarded(progress.watch_groups)(rank)
     if "samples" in rank.streams:

@@ -606,3 +606,18 @@ class SavedAside(TraceEvent):
     first: int = 0  # the place of the first of them among all that optimizers hold, from 1
     step: int = 0  # when it began
     done_step: int = 0  # when it was over
+
+
+@kind(70)
+class KeySet(TraceEvent):
+    """The last keys of a store that a line has set."""
+
+    keys: Names = ()  # () where it is not known which
+
+
+@kind(71)
+class KeyAwaited(TraceEvent):
+    """The last keys of a store that a line has waited for."""
+
+    keys: Names = ()  # () where it is not known which
+    over: bool = False  # it has come back
