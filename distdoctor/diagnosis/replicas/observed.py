@@ -32,7 +32,9 @@ class ParameterCourse:
 
     @property
     def moves(self) -> bool:
-        return all(one != other for one, other in zip((self.start, *self.params), self.params, strict=False))
+        """Whether each step changed it by a gradient: weight decay alone changes it in the same way everywhere."""
+        after = zip((self.start, *self.params), self.params, strict=False)
+        return all(self.norms) and all(one != other for one, other in after)
 
 
 Courses = Mapping[str, Mapping[int, ParameterCourse]]  # name -> rank
