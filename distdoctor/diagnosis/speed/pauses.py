@@ -14,6 +14,7 @@ from distdoctor.recording.recording import SourceLine
 FEWEST = 3  # pauses
 SHORTEST_NS = 0.2 * SECOND
 TIMES_A_STEP = 4.0  # that one takes, at least
+MANY, TIMES_OF_MANY = 8, 2.0  # the same of many, which say something of a short run too
 WORTH_SECONDS = 5.0  # in all
 WORTH_SHARE = 0.15  # of the time in which the job made steps
 SHORTEST_RUN_SECONDS = 10.0  # that such a share says something of
@@ -43,12 +44,16 @@ def pauses(facts: Collectives, arrivals: Iterable[Arrivals]) -> Pauses | None:
 
 
 def _in(met: Arrivals, facts: Collectives) -> Pauses | None:
+    return _of(met, facts, TIMES_A_STEP, FEWEST) or _of(met, facts, TIMES_OF_MANY, MANY)
+
+
+def _of(met: Arrivals, facts: Collectives, times_a_step: float, fewest: int) -> Pauses | None:
     ends = facts.timelines[met.ranks[0]].log.steps["at_ns"].astype(np.int64)
     by_step = {step: late for step, late in met.lateness().items() if step > WARM_UP}
-    if len(by_step) < FEWEST or len(ends) <= WARM_UP:
+    if len(by_step) < fewest or len(ends) <= WARM_UP:
         return None
     steps, table = np.array(sorted(by_step)), np.stack([by_step[step] for step in sorted(by_step)])
-    long = table > max(SHORTEST_NS, TIMES_A_STEP * float(np.median(np.diff(ends))))
+    long = table > max(SHORTEST_NS, times_a_step * float(np.median(np.diff(ends))))
     long &= np.isin(steps - 1, steps)[
         :, None
     ]  # who comes late to what follows many steps without a meeting may be slow in each
@@ -56,8 +61,8 @@ def _in(met: Arrivals, facts: Collectives) -> Pauses | None:
     mine, counted = table[:, place][long[:, place]], steps[long[:, place]]
     run_ns = float(ends[-1] - ends[WARM_UP - 1])
     if (
-        len(mine) < FEWEST
-        or run_ns < SHORTEST_RUN_SECONDS * SECOND
+        len(mine) < fewest
+        or (run_ns < SHORTEST_RUN_SECONDS * SECOND and len(mine) < MANY)
         or mine.sum() < max(WORTH_SECONDS * SECOND, WORTH_SHARE * run_ns)
         or mine.sum() < ALWAYS * table[long].sum()
     ):
