@@ -11,8 +11,10 @@ from distdoctor.diagnosis.diagnosis import CHECK_FAILED, Diagnosis, NotExamined
 from distdoctor.diagnosis.facts.examined import Examined, names_of
 from distdoctor.diagnosis.finding import (
     CERTAIN,
+    ERROR,
     LIKELY,
     NOTE,
+    POSSIBLE,
     WARNING,
     Confidence,
     Finding,
@@ -197,9 +199,13 @@ def _told_once(family: Sequence[Finding]) -> Iterator[Finding]:
             yield finding
 
 
-def _order(finding: Finding) -> tuple[int, bool, int, int, str, tuple[int, ...]]:
+def _order(finding: Finding) -> tuple[int, bool, bool, int, int, str, tuple[int, ...]]:
+    """The order in which findings are told: the gravest first, of these what ranks wait for, then the earliest, because a cause
+    comes before what follows from it, and of one time the surest. A warning or a note that is only possible stands behind
+    the others of its severity, however early it is; errors are what ended the job, and there time alone decides."""
     when, sureness = finding.at_ns or 1 << 63, _SURENESS.get(finding.confidence, 2)
-    return (-(finding.severity or 0), not _hangs(finding), when, sureness, finding.code, finding.ranks)
+    guessed = finding.severity != ERROR and finding.confidence == POSSIBLE
+    return (-(finding.severity or 0), not _hangs(finding), guessed, when, sureness, finding.code, finding.ranks)
 
 
 def _hangs(finding: Finding) -> bool:
