@@ -14,7 +14,6 @@ from distdoctor.diagnosis.finding import (
     ERROR,
     LIKELY,
     NOTE,
-    POSSIBLE,
     WARNING,
     Confidence,
     Finding,
@@ -199,13 +198,12 @@ def _told_once(family: Sequence[Finding]) -> Iterator[Finding]:
             yield finding
 
 
-def _order(finding: Finding) -> tuple[int, bool, bool, int, int, str, tuple[int, ...]]:
-    """The order in which findings are told: the gravest first, of these what ranks wait for, then the earliest, because a cause
-    comes before what follows from it, and of one time the surest. A warning or a note that is only possible stands behind
-    the others of its severity, however early it is; errors are what ended the job, and there time alone decides."""
+def _order(finding: Finding) -> tuple[int, bool, int, int, int, str, tuple[int, ...]]:
+    """The order in which findings are told: the gravest first, of these what ranks wait for, then warnings and notes by how
+    sure they are, errors by time: errors are what ended the job, and a cause comes before what follows from it."""
     when, sureness = finding.at_ns or 1 << 63, _SURENESS.get(finding.confidence, 2)
-    guessed = finding.severity != ERROR and finding.confidence == POSSIBLE
-    return (-(finding.severity or 0), not _hangs(finding), guessed, when, sureness, finding.code, finding.ranks)
+    first = 0 if finding.severity == ERROR else sureness
+    return (-(finding.severity or 0), not _hangs(finding), first, when, sureness, finding.code, finding.ranks)
 
 
 def _hangs(finding: Finding) -> bool:

@@ -24,10 +24,10 @@ def order(severity: Severity, *found: tuple[Confidence, int]) -> list[str]:
     return [one.title for one in examine(trained_job(2).initial().step().recording(), [of_all_kinds]).findings]
 
 
-def test_a_possible_warning_stands_behind_surer_ones_however_early() -> None:
-    found = order(WARNING, (POSSIBLE, 1), (CERTAIN, 5), (LIKELY, 3))
+def test_a_warning_stands_behind_surer_ones_however_early() -> None:
+    found = order(WARNING, (POSSIBLE, 1), (CERTAIN, 5), (LIKELY, 3), (CERTAIN, 4))
 
-    assert found == ["likely 3", "certain 5", "possible 1"]
+    assert found == ["certain 4", "certain 5", "likely 3", "possible 1"]
 
 
 def test_of_errors_the_earliest_is_the_cause() -> None:

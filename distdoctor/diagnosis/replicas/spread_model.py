@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
 import numpy as np
 
 from distdoctor.diagnosis.facts.replicas import ReplicaSet
@@ -13,7 +16,19 @@ _EXCHANGES = (Op.ALL_TO_ALL, Op.ALL_TO_ALL_SINGLE)
 _OFTEN = 0.5  # of the steps on record
 
 
-def spread_how(recording: Recording, gradients: Gradients | None, replicas: ReplicaSet) -> str:
+@dataclass(frozen=True)
+class ForwardExchanges:
+    """The fact: the ranks that call all_to_all in the forward pass of most steps."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"collectives", "progress"})
+    ranks: frozenset[int]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        return cls(frozenset(rank for rank, log in recording.ranks.items() if _exchanges_forward(log)))
+
+
+def spread_how(exchanges: ForwardExchanges | None, gradients: Gradients | None, replicas: ReplicaSet) -> str:
     """`they exchange activations by all_to_all`, `each trains parameters of its own`; "" where nothing tells."""
     if (
         gradients is not None
@@ -21,7 +36,7 @@ def spread_how(recording: Recording, gradients: Gradients | None, replicas: Repl
         and len({_own_parts(gradients, rank) for rank in replicas.ranks}) > 1
     ):
         return "each trains parameters of its own besides, which no wrapper averages"
-    if all(_exchanges_forward(recording.ranks[rank]) for rank in replicas.ranks if rank in recording.ranks):
+    if exchanges is not None and exchanges.ranks.issuperset(replicas.ranks):
         return "they exchange activations by all_to_all"
     return ""
 

@@ -43,7 +43,7 @@ from distdoctor.diagnosis.finding import (
     Severity,
 )
 from distdoctor.diagnosis.replicas.gradients import Gradients
-from distdoctor.diagnosis.replicas.spread_model import spread_how
+from distdoctor.diagnosis.replicas.spread_model import ForwardExchanges, spread_how
 from distdoctor.diagnosis.replicas.used_factor import losses_differ
 from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.call_edits import keyword_of, keyword_set, only_call
@@ -56,7 +56,11 @@ from distdoctor.recording.trace.layout import PassFlag
 
 @check("DD304", "missing-distributed-sampler", severity=ERROR, family="shares")
 def examine(
-    orders: SampleOrders, replicas: Replicas, sources: Sources, gradients: Gradients | None, recording: Recording
+    orders: SampleOrders,
+    replicas: Replicas,
+    sources: Sources,
+    gradients: Gradients | None,
+    exchanges: ForwardExchanges | None,
 ) -> Iterator[Finding]:
     told: set[str] = set()
     for same in same_data(orders, replicas):
@@ -71,7 +75,7 @@ def examine(
         apart = losses_differ(gradients, passes.ranks) if gradients is not None and same.identical else None
         shares = apart is not False and same.identical and takes_share_of_batches(sources.texts, passes.one.loop_line)
         how = "the source seems to take a share of each batch" if shares else ""
-        how = how or spread_how(recording, gradients, same.replicas)
+        how = how or spread_how(exchanges, gradients, same.replicas)
         if how and apart:
             continue
         how = how or ("their losses differ in every step, without a dropout" if apart else "")
