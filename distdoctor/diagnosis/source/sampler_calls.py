@@ -20,7 +20,6 @@ from distdoctor.diagnosis.source.source_file import (
 from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.recording import SourceLine
 
-
 BATCHED = "batch_sampler.sampler"
 
 

@@ -188,7 +188,7 @@ def test_what_torchs_batch_sampler_draws_from_is_told_the_epoch(given: str, befo
 
 
 def test_the_sampler_of_torchs_batch_sampler_is_told_above_the_loop() -> None:
-    loop = "def train(loader, epochs):\n    for epoch in range(epochs):\n\n\n        for batch in loader:\n            step(batch)\n"
+    loop = "def train(loader, epochs):\n    for epoch in range(epochs):\n\n\n        for batch in loader:\n            step()\n"
 
     def edits(batches: str) -> list[str]:
         made = f"def main(data, sampler):\n\n    loader = DataLoader(data, batch_sampler={batches})\n"
