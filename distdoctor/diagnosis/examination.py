@@ -11,6 +11,7 @@ from distdoctor.diagnosis.diagnosis import CHECK_FAILED, Diagnosis, NotExamined
 from distdoctor.diagnosis.facts.examined import Examined, names_of
 from distdoctor.diagnosis.finding import (
     CERTAIN,
+    ERROR,
     LIKELY,
     NOTE,
     WARNING,
@@ -197,9 +198,12 @@ def _told_once(family: Sequence[Finding]) -> Iterator[Finding]:
             yield finding
 
 
-def _order(finding: Finding) -> tuple[int, bool, int, int, str, tuple[int, ...]]:
+def _order(finding: Finding) -> tuple[int, bool, int, int, int, str, tuple[int, ...]]:
+    """The order in which findings are told: the gravest first, of these what ranks wait for, then warnings and notes by how
+    sure they are, errors by time: errors are what ended the job, and a cause comes before what follows from it."""
     when, sureness = finding.at_ns or 1 << 63, _SURENESS.get(finding.confidence, 2)
-    return (-(finding.severity or 0), not _hangs(finding), when, sureness, finding.code, finding.ranks)
+    first = 0 if finding.severity == ERROR else sureness
+    return (-(finding.severity or 0), not _hangs(finding), first, when, sureness, finding.code, finding.ranks)
 
 
 def _hangs(finding: Finding) -> bool:

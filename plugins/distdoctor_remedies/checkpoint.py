@@ -82,6 +82,16 @@ dist.barrier()""",
         source="PyTorch, DDP tutorial: Save and load checkpoints",
     ),
     Remedy(
+        slug="save-per-rank",
+        what="Write one file per rank, with the rank in its name, and read one's own; or gather the parts on one rank first.",
+        how="""torch.save(state, f"{path}.rank{dist.get_rank()}")
+...
+state = torch.load(f"{path}.rank{dist.get_rank()}", map_location="cpu")""",
+        effect="The parts of every rank are kept.",
+        safety="changes no training; such files fit a job of as many ranks",
+        source="torch.distributed.checkpoint, which does the same for sharded states",
+    ),
+    Remedy(
         slug="save-the-module",
         what="Save the module inside the wrapper, and load with strict=True.",
         how="""torch.save(ddp_model.module.state_dict(), path)  # was ddp_model.state_dict()

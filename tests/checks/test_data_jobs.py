@@ -542,6 +542,15 @@ def test_ranks_that_share_a_model_may_read_the_same() -> None:
     assert found(recording) == []
 
 
+def test_ranks_that_look_one_batch_up_in_their_own_tables_may_read_the_same() -> None:
+    recording, handed = jobs.watched(jobs.tables_on_each_rank)
+    assert handed[0] == handed[1]
+    finding = only(recording)  # no losses are on record, which would tell that each rank trains on its part
+    assert (finding.code, finding.severity, finding.confidence) == ("DD304", NOTE, POSSIBLE)
+    assert "they exchange activations by all_to_all" in finding.why
+    assert [one.patch for one in finding.prescriptions] == [None]
+
+
 def test_on_a_mesh_data_are_divided_among_replicas_and_equal_within_each() -> None:
     recording, handed = jobs.watched(jobs.on_a_mesh, ranks=4)
     assert handed[0] == handed[1] != handed[2] == handed[3]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -682,6 +682,38 @@ def tensor_parallel(rank: int, world_size: int) -> Handed:
         whole = part.detach().clone()
         dist.all_reduce(whole)
         (part.sum() + whole.sum()).backward()
+        optimizer.step()
+        handed += [int(number) for number in batch[:, 0]]
+    return [handed]
+
+
+class _Exchanged(torch.autograd.Function):
+    """Each rank's half of every rank's rows, and the gradients back."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        received = torch.empty_like(rows)
+        dist.all_to_all_single(received, rows.contiguous())
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        sent = torch.empty_like(gradients[0])
+        dist.all_to_all_single(sent, gradients[0].contiguous())
+        return sent
+
+
+def tables_on_each_rank(rank: int, world_size: int) -> Handed:
+    """Each rank looks the whole batch up in its own table; the layer above, which is replicated, gets a half of the samples."""
+    table, handed = nn.Embedding(64 + rank, 4), list[int]()
+    top = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
+    loader = DataLoader(numbers(64), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.SGD([*table.parameters(), *top.parameters()], lr=1e-3)
+    mine = (slice(0, 4), slice(4, 8))[rank]
+    for batch in loader:
+        optimizer.zero_grad()
+        rows = _Exchanged.apply(table(batch[:, 0].long()))  # type: ignore[no-untyped-call]
+        (top(torch.cat(rows.chunk(2), 1)) - batch[mine]).square().mean().backward()
         optimizer.step()
         handed += [int(number) for number in batch[:, 0]]
     return [handed]

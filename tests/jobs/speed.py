@@ -326,6 +326,68 @@ def averaged_one_by_one(rank: int, *, layers: int = 60, steps: int = 24) -> None
         optimizer.step()
 
 
+def averaged_in_hooks(rank: int, *, layers: int = 60, steps: int = 24) -> None:
+    """As `averaged_one_by_one`, while backward is running."""
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda owner: dist.all_reduce(owner.grad))  # by hooks
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 16)).mean().backward()
+        optimizer.step()
+
+
+def _summed(part: Tensor) -> Tensor:
+    dist.all_reduce(part)
+    return part
+
+
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor) -> Tensor:
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gradient = gradients[0].clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        return _summed(part.clone())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+class Halves(nn.Module):
+    """A block whose middle is spread over the ranks."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 8, bias=False), nn.Linear(8, 16, bias=False)
+        for part in (self.up, self.down):
+            nn.init.normal_(part.weight, std=0.1, generator=torch.Generator().manual_seed(rank))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return _Summed.apply(self.down(self.up(_Copied.apply(inputs))))  # type: ignore[no-any-return]
+
+
+def tensor_parallel(rank: int, *, layers: int = 24, steps: int = 24) -> None:
+    """Each sum is computed from the one before, with hardly any work between the two."""
+    model = nn.Sequential(*[Halves(rank) for _ in range(layers)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 16)).mean().backward()
+        optimizer.step()
+
+
 def averaged_at_once(rank: int, *, layers: int = 60, steps: int = 24) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])

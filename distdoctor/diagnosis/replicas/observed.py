@@ -85,17 +85,32 @@ def _talks(own: RankGradients) -> bool:
 
 
 def equal_sets(found: Courses) -> dict[tuple[int, ...], frozenset[str]]:
-    """Sets of ranks -> the parameters that these ranks hold as replicas of one another."""
+    """Sets of ranks -> the parameters that these ranks hold as replicas of one another.
+
+    Parameters that stay equal although the ranks step with other gradients count only where all do, as after weights are
+    averaged: weight decay alone moves some alike on ranks that train apart, where their gradients are too small to show.
+    """
     sets: dict[tuple[int, ...], set[str]] = defaultdict(set)
+    doubtful: dict[tuple[int, ...], set[str]] = defaultdict(set)
     for name, by_rank in found.items():
         moving = {rank: course for rank, course in by_rank.items() if course.moves}
-        for alike in (
-            _together({rank: (c.shape, c.start, c.params) for rank, c in moving.items()}),
-            _together({r: (c.shape, c.grads) for r, c in moving.items() if all(c.grads) and len({*c.grads}) == STEPS}),
+        for ranks in _together({rank: (c.shape, c.start, c.params) for rank, c in moving.items()}):
+            alike = len({moving[rank].grads for rank in ranks}) == 1
+            (sets if alike else doubtful)[ranks].add(name)
+        for ranks in _together(
+            {r: (c.shape, c.grads) for r, c in moving.items() if all(c.grads) and len({*c.grads}) == STEPS}
         ):
-            for ranks in alike:
-                sets[ranks].add(name)
+            sets[ranks].add(name)
+    for ranks, names in doubtful.items():
+        if not any(_part(by_rank, ranks) for by_rank in found.values()):
+            sets[ranks] |= names
     return {ranks: frozenset(names) for ranks, names in sorted(sets.items())}
+
+
+def _part(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
+    """Whether these ranks begin with one value of a parameter and go on with several."""
+    own = [by_rank[rank] for rank in ranks if rank in by_rank]
+    return len(own) == len(ranks) and len({one.start for one in own}) == 1 < len({one.params for one in own})
 
 
 def _together(values: Mapping[int, Hashable]) -> Iterator[tuple[int, ...]]:

@@ -20,6 +20,8 @@ from distdoctor.diagnosis.source.source_file import (
 from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.recording import SourceLine
 
+BATCHED = "batch_sampler.sampler"
+
 
 @dataclass(frozen=True)
 class SetEpochCall:
@@ -56,11 +58,17 @@ def epoch_variable(sources: Mapping[str, str], site: SourceLine) -> str:
 
 
 def sampler_name(sources: Mapping[str, str], made: SourceLine) -> str:
-    """How the source calls the sampler of the loader made on this line, or its batch sampler, "" when it does not say."""
+    """How the source calls the sampler of the loader made on this line, or its batch sampler, "" when it does not say.
+
+    Of torch's BatchSampler, which cannot be told an epoch, the sampler that it was given.
+    """
     for node in calls_at(sources, made):
         given = keyword(node, "sampler") or keyword(node, "batch_sampler")
+        inner = _in_batch_sampler(sources, made, node)
+        if isinstance(inner, ast.Name | ast.Attribute):
+            return ast.unparse(inner)
         if isinstance(given, ast.Name | ast.Attribute):
-            return ast.unparse(given)
+            return ast.unparse(given) if inner is None else f"{ast.unparse(given)}.sampler"
         loader = _stored_as(sources, made, node) if isinstance(given, ast.Call) else ""
         if loader:
             return f"{loader}.{told_as(sources, made)}"
@@ -68,9 +76,28 @@ def sampler_name(sources: Mapping[str, str], made: SourceLine) -> str:
 
 
 def told_as(sources: Mapping[str, str], made: SourceLine) -> str:
-    """The attribute of the loader made on this line that deals out its batches: `sampler`, or `batch_sampler`."""
-    by_batches = any(keyword(node, "batch_sampler") is not None for node in calls_at(sources, made))
-    return "batch_sampler" if by_batches else "sampler"
+    """The attribute of the loader made on this line that deals out its batches: `sampler`, or `batch_sampler`, or the sampler
+    within torch's BatchSampler."""
+    for node in calls_at(sources, made):
+        if keyword(node, "batch_sampler") is not None:
+            return "batch_sampler" if _in_batch_sampler(sources, made, node) is None else BATCHED
+    return "sampler"
+
+
+def _in_batch_sampler(sources: Mapping[str, str], made: SourceLine, call: ast.Call) -> ast.expr | None:
+    """What torch's BatchSampler was given to draw from, where the batch sampler of a loader is one."""
+    file, given = source_file(sources, made.path), keyword(call, "batch_sampler")
+    if isinstance(given, ast.Name) and file is not None:
+        stored = [
+            one.value
+            for one in ast.walk(file.function_at(made.line))
+            if isinstance(one, ast.Assign) and any(getattr(target, "id", "") == given.id for target in one.targets)
+        ]
+        given = stored[0] if len(stored) == 1 else None
+    own = any("class BatchSampler" in text for text in sources.values())
+    if own or not isinstance(given, ast.Call) or _called(given) != "BatchSampler":
+        return None
+    return argument(given, 0, "sampler")
 
 
 def _stored_as(sources: Mapping[str, str], made: SourceLine, call: ast.Call) -> str:
@@ -152,6 +179,8 @@ def _as_given(file: SourceFile, function: FunctionNode, call: ast.Call, name: st
 def _can_be_told(sources: Mapping[str, str], made: SourceLine, what: str) -> bool:
     """Whether the loader made on this line has the object that set_epoch is meant for: a batch sampler leaves `loader.sampler`
     as it was, and a data set of somebody's own has the method only where they wrote it. No line: it will be given one."""
+    if what == BATCHED:
+        return True
     if what != "sampler":  # a batch sampler too is somebody's own
         return any("def set_epoch(" in text for text in sources.values())
     return not made or any(keyword(call, "sampler") is not None for call in calls_at(sources, made, "DataLoader"))

@@ -7,7 +7,8 @@ Why it hurts     The ranks that skip it go on, the others wait until the timeout
 How we know      The condition differs between ranks, and its other branch issues no collective. Helper
                  functions are followed, within the file and across files. A rank that catches an exception around its
                  backward and goes on skips what follows too (a warning), and so does one that finds a file which
-                 another rank is writing (possible).
+                 another rank is writing (possible), and one that leaves a loop by a value of its own batch, in which the
+                 others go on to average gradients (a warning).
 What to do       Move the collective out of the condition; keep inside it only what one rank should do.
 When it is fine  Both branches issue it; one barrier for rank 0 and one for the others; a subgroup given as `group=`.
 Source           torch.distributed: collectives have to be called by all ranks of the group.
@@ -22,6 +23,7 @@ from itertools import pairwise
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
 from distdoctor.lint.collectives import MAKES_GROUP, Issue, calls_in, issues
+from distdoctor.lint.local_exits import by_own_value
 from distdoctor.lint.local_skips import after_exception, beside_writer
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import Condition, conditions, depends_on_rank, on_rank, only_ranks_of
@@ -45,6 +47,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                 yield _sighting(issue, condition, scope)
         yield from after_exception(scope, program)
         yield from beside_writer(scope, program)
+        yield from by_own_value(scope, program)
 
 
 def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, program: ParsedFiles) -> bool:

@@ -4,7 +4,8 @@ DD703 every-rank-writes: several ranks write one file at the same step.
 What it means    The save has no rank guard, so all ranks open the same path and overwrite each other.
 Why it hurts     The file may mix two writes or hold only one rank's state, and the disk does the work many times over.
 How we know      Ranks of one machine called torch.save with the same absolute path, from the same line, at the same step.
-What to do       Save on rank 0 and let the others wait, or write one file per rank with the rank in its name.
+What to do       Save on rank 0 and let the others wait. Where the weights of the ranks differ at the save, because each holds
+                 parts of the model that no other has, write one file per rank with the rank in its name, or gather first.
 When it is fine  Distributed checkpoints: every rank writes its own file, and nothing is reported.
 Source           PyTorch, DDP tutorial: save on one process, load on all.
 """
@@ -23,6 +24,7 @@ from distdoctor.diagnosis.source.statement_edits import on_rank_zero
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Saving
+from distdoctor.recording.trace.state_file import SAVE, WEIGHTS
 
 Together = list[Saved]
 
@@ -39,10 +41,27 @@ def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]
         if len(ranks) > 1 and checkpoints.same_machine(ranks):
             by_line[site].append(saves)
     for site, together in by_line.items():
-        yield _finding(site, together, _edits(checkpoints, recording, site, together))
+        own = _own_weights(recording, together)
+        edits = () if own else _edits(checkpoints, recording, site, together)
+        yield _finding(site, together, edits, own)
 
 
-def _finding(site: SourceLine, together: list[Together], edits: tuple[Edit, ...]) -> Finding:
+def _own_weights(recording: Recording, together: list[Together]) -> list[str]:
+    """The weights of which the ranks held different values when they saved, or only some ranks any."""
+    found: set[str] = set()
+    for saves in together:
+        step, paths = saves[0].event.step, {path for save in saves for path in save.names}
+        kept = {
+            one.rank: one.digests(WEIGHTS)
+            for one in recording.states
+            if one.document.when == SAVE and one.document.step == step and not paths.isdisjoint(one.document.paths)
+        }
+        held = [kept[save.rank] for save in saves if kept.get(save.rank)]
+        found |= {name for names in held for name in names if len({one.get(name) for one in held}) > 1}
+    return sorted(found)
+
+
+def _finding(site: SourceLine, together: list[Together], edits: tuple[Edit, ...], own: list[str]) -> Finding:
     first = min(together[0], key=lambda save: save.event.at_ns)
     ranks = tuple(sorted({save.rank for saves in together for save in saves}))
     overlapping = sum(_overlap(saves) for saves in together)
@@ -54,10 +73,20 @@ def _finding(site: SourceLine, together: list[Together], edits: tuple[Edit, ...]
         place=site,
         places=(Place(site, ranks, f"saves {first.event.path}, step {first.event.step}"),),
         evidence={"path": first.event.path, "ranks": len(ranks), "saves": len(together), "overlapping": overlapping},
-        why=f"{len(ranks)} ranks saved to one path{f', {len(together)} times' if len(together) > 1 else ''}{at_once}",
-        prescriptions=(Prescription("save-on-rank-zero", effect=f"one write instead of {len(ranks)}", edits=edits),),
+        why=f"{len(ranks)} ranks saved to one path{f', {len(together)} times' if len(together) > 1 else ''}{at_once}"
+        + (f"; each with values of its own in {_some(own)}: those of the last one to write are kept" if own else ""),
+        prescriptions=(
+            Prescription("save-per-rank")
+            if own
+            else Prescription("save-on-rank-zero", effect=f"one write instead of {len(ranks)}", edits=edits),
+        ),
         at_ns=first.event.at_ns,
     )
+
+
+def _some(names: list[str]) -> str:
+    first = names[0].rpartition(": ")[2]  # behind the name of the module that nobody holds
+    return f"{first} and {len(names) - 1} more" if len(names) > 1 else first
 
 
 def _edits(

@@ -8,7 +8,9 @@ Why it hurts     W times the work for one epoch's progress, or no contribution a
 How we know      The ranks average their gradients (DistributedDataParallel or FSDP reports it, or all_reduce calls have the
                  shapes of the gradients), and their datasets look the same. Each rank's sampler is torch's own over the whole
                  dataset, or has drawn all of it, or all ranks drew the same indices in the same order. Where these ranks'
-                 losses differ all the same, with no dropout, or the source cuts something by the rank: a note, possible.
+                 losses differ all the same, with no dropout, or the source cuts something by the rank, or the ranks share a
+                 model besides (all_to_all in the forward pass, parameters of each rank's own): a note, possible, without a
+                 patch; with different losses and one of the others, nothing.
 What to do       Give the loader sampler=DistributedSampler(dataset) instead of shuffle=True, and call set_epoch.
 When it is fine  Ranks of a tensor-, pipeline- or context-parallel group must read the same samples: ranks that communicate in a
                  group of their own are not blamed. A dataset that each rank has cut to its own share looks different on each
@@ -41,6 +43,7 @@ from distdoctor.diagnosis.finding import (
     Severity,
 )
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.spread_model import ForwardExchanges, spread_how
 from distdoctor.diagnosis.replicas.used_factor import losses_differ
 from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.call_edits import keyword_of, keyword_set, only_call
@@ -53,7 +56,11 @@ from distdoctor.recording.trace.layout import PassFlag
 
 @check("DD304", "missing-distributed-sampler", severity=ERROR, family="shares")
 def examine(
-    orders: SampleOrders, replicas: Replicas, sources: Sources, gradients: Gradients | None
+    orders: SampleOrders,
+    replicas: Replicas,
+    sources: Sources,
+    gradients: Gradients | None,
+    exchanges: ForwardExchanges | None,
 ) -> Iterator[Finding]:
     told: set[str] = set()
     for same in same_data(orders, replicas):
@@ -67,20 +74,24 @@ def examine(
             continue
         apart = losses_differ(gradients, passes.ranks) if gradients is not None and same.identical else None
         shares = apart is not False and same.identical and takes_share_of_batches(sources.texts, passes.one.loop_line)
-        if not (shares and apart):
-            yield _doubted(_training(same, sources), shares) if shares or apart else _training(same, sources)
+        how = "the source seems to take a share of each batch" if shares else ""
+        how = how or spread_how(exchanges, gradients, same.replicas)
+        if how and apart:
+            continue
+        how = how or ("their losses differ in every step, without a dropout" if apart else "")
+        yield _doubted(_training(same, sources), how) if how else _training(same, sources)
 
 
-def _doubted(finding: Finding, shares: bool) -> Finding:
-    """What ranks read alike they may use differently: each a part of the batch, or in an augmentation of its own."""
-    how = (
-        "the source seems to take a share of each batch"
-        if shares
-        else "their losses differ in every step, without a dropout"
-    )
+def _doubted(finding: Finding, how: str) -> Finding:
+    """What ranks read alike they may use differently: each a part of the batch, or in an augmentation of its own. A patch would
+    break that."""
     meant = "parts or augmentations of one batch may be meant"
     return replace(
-        finding, why=f"{finding.why.partition(', so each')[0]}; {how}: {meant}", severity=NOTE, confidence=POSSIBLE
+        finding,
+        why=f"{finding.why.partition(', so each')[0]}; {how}: {meant}",
+        severity=NOTE,
+        confidence=POSSIBLE,
+        prescriptions=tuple(replace(one, edits=()) for one in finding.prescriptions),
     )
 
 

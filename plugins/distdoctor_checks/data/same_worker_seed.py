@@ -1,5 +1,5 @@
 """
-DD308 same-worker-seed: workers, epochs or ranks draw the same augmentation.
+DD308 same-worker-seed: workers, epochs or ranks draw the same random numbers.
 
 What it means    The samples draw random numbers, and two workers begin an epoch with the same generator state, so both flip and
                  crop alike. Or a worker begins each epoch as it began the previous one. Or the workers of all ranks do, because
@@ -12,7 +12,9 @@ What to do       Let torch seed the workers (it seeds all three differently in e
                  that seeds them alike, create generators in worker_init_fn from get_worker_info().seed, and seed each rank
                  differently.
 When it is fine  Samples that draw nothing are never blamed, nor a generator that each sample seeds anew. Ranks
-                 alike but workers different is a note: different samples get the same draws, which costs little.
+                 alike but workers different is a note: different samples get the same draws, which costs little. Where the
+                 dataset does not read the index that it is asked for, random numbers choose the samples: then it is a warning,
+                 likely, that ranks with the same data train on the same samples, unless their losses differ.
 Source           torch.utils.data._utils.worker._worker_loop (torch 2.15): base_seed + worker_id; "NumPy's random in workers".
 """
 
@@ -20,21 +22,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
+from distdoctor.diagnosis.data.sharing import one_content
 from distdoctor.diagnosis.data.worker_rng import Worker, WorkerRng
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import CERTAIN, NOTE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.used_factor import losses_differ
 from distdoctor.diagnosis.source.stream_seeds import worker_seed
+from distdoctor.diagnosis.source.unread_index import unread_index
 from distdoctor.recording.rank_set import compress, named
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 
 
 @check("DD308", "same-worker-seed", severity=WARNING)
-def examine(orders: SampleOrders, noise: WorkerRng, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
+def examine(
+    orders: SampleOrders, noise: WorkerRng, replicas: Replicas, sources: Sources, gradients: Gradients | None
+) -> Iterator[Finding]:
     told: set[str] = set()
     for alike, found in (
         ("workers", _by_worker(orders, noise)),
@@ -45,7 +54,10 @@ def examine(orders: SampleOrders, noise: WorkerRng, replicas: Replicas, sources:
             line = str(next(iter(passes.values())).made_line)
             if line not in told:
                 told.add(line)
-                yield _finding(alike, passes, workers, sources)
+                finding = _finding(alike, passes, workers, sources)
+                chosen = alike == "ranks" and _samples_are_drawn_alike(passes, noise, gradients)
+                unread = unread_index(sources.texts, next(iter(passes.values())).data.name) if chosen else SourceLine()
+                yield _same_samples(finding, unread) if unread else finding
 
 
 Found = tuple[dict[int, LoaderPass], list[Worker]]
@@ -116,9 +128,9 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker], s
     seeds = worker_seed(sources.texts, one.data.name, own=source == "dataset")
     numbers = [worker.number for worker in workers]
     what = {
-        "workers": f"workers {compress(numbers)} of {named(ranks)} draw the same augmentation",
-        "epochs": f"the workers of {named(ranks)} repeat the augmentation of the previous epoch",
-        "ranks": f"{named(ranks)} draw the same augmentation",
+        "workers": f"workers {compress(numbers)} of {named(ranks)} draw the same random numbers",
+        "epochs": f"the workers of {named(ranks)} repeat the random numbers of the previous epoch",
+        "ranks": f"{named(ranks)} draw the same random numbers",
     }[alike]
     severity = NOTE if alike == "ranks" else WARNING
     return Finding(
@@ -136,6 +148,27 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker], s
         why=f"the RNG state before the first batch is equal, and reading {one.data.name} draws from it",
         prescriptions=(Prescription("seed-by-rank" if alike == "ranks" else "seed-workers"),),
         at_ns=one.started_ns,
+    )
+
+
+def _samples_are_drawn_alike(passes: dict[int, LoaderPass], noise: WorkerRng, gradients: Gradients | None) -> bool:
+    """Whether ranks with the same data begin with the same states of all that they draw from."""
+    states = [[worker.states for worker in noise.workers(rank, one.seq)] for rank, one in passes.items()]
+    same = one_content(list(passes.values())) and all(one.data.pieces for one in passes.values())
+    apart = losses_differ(gradients, passes) if gradients is not None else None
+    return same and apart is not True and all(own == states[0] for own in states)
+
+
+def _same_samples(finding: Finding, unread: SourceLine) -> Finding:
+    """What random numbers choose are the samples themselves."""
+    name = finding.evidence["dataset"]
+    return replace(
+        finding,
+        title=finding.title.replace("the same random numbers", f"the same samples of {name}"),
+        severity=WARNING,
+        confidence=LIKELY,
+        places=(Place(unread, finding.ranks, "does not read the index that it is given"), *finding.places),
+        why=f"{name} chooses its samples by random numbers, not by the index that the sampler asks for; {finding.why}",
     )
 
 

@@ -7,7 +7,7 @@ What it means    Reading another process's memory requires permission to ptrace 
 Why it hurts     Without stacks a hang is visible, but not its location.
 How we know      py-spy was refused or is not there; the reason is read from /proc and from distdoctor's own capabilities.
 What to do       Change the one setting that the finding names, or install the package. Jobs started with distdoctor run
-                 record themselves: they are diagnosed without stacks, too.
+                 record themselves: they are diagnosed without stacks, too, and this is a warning there.
 When it is fine  Never reported for processes that could be read.
 Source           man 2 ptrace, "Ptrace access mode checking"; https://docs.kernel.org/admin-guide/LSM/Yama.html
 """
@@ -33,11 +33,12 @@ def examine(standstill: Stall) -> Iterator[Finding]:
         return
     first = next(iter(hidden.values()))
     all_of_them = len(hidden) == sum(1 for _ in standstill.stacks.processes())
+    only_stacks = all_of_them and not standstill.recording.ranks
     yield Finding(
         title=f"the stacks cannot be read: {first.trouble}",
         ranks=tuple(hidden),
         confidence=CERTAIN,
-        severity=ERROR if all_of_them else WARNING,
+        severity=ERROR if only_stacks else WARNING,
         evidence={f"rank {number}": _visible(process) for number, process in hidden.items()},
         why="; ".join(f"{named([number])}: {_visible(process)}" for number, process in list(hidden.items())[:4]),
         prescriptions=(

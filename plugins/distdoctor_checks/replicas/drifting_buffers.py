@@ -2,7 +2,8 @@
 DD204 drifting-buffers: buffers of the model differ between replicas, and nothing synchronizes them.
 
 What it means    Running statistics of a batch normalization, or another buffer, follow each rank's own data: the wrapper was
-                 told not to broadcast buffers, or gradients are averaged by hand.
+                 told not to broadcast buffers, or gradients are averaged by hand. Or they are random numbers that each rank drew
+                 for itself when the model was made.
 Why it hurts     Evaluation depends on the rank, and rank 0's checkpoint holds rank 0's buffers. For running statistics of equal
                  shards the effect is small and often intended; for codebooks, counters and moving averages it is not.
 How we know      Digests of all bits of every buffer after a step, only where the wrapper does not broadcast before each
@@ -54,6 +55,9 @@ from distdoctor.recording.trace.layout import Op, TensorFlag
 from distdoctor.recording.trace.state_file import BUFFERS, SAVE
 
 FEWEST = 3  # looks at statistics beside the model
+_DRAW_ALIKE = (
+    "Seed all ranks alike before the model is built, or broadcast these buffers from rank 0 once, right behind it"
+)
 SHARDING = ("fully_shard", "FullyShardedDataParallel")
 _GATHERS = (Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.ALL_GATHER_COALESCED)
 Course = dict[int, dict[int, int]]  # step -> rank -> bits
@@ -66,10 +70,13 @@ def examine(
 ) -> Iterator[Finding]:
     whole = [peers for peers in gradients.peers if peers.by != OBSERVED]
     sharded = list(_sharded(gradients, replicas)) if replicas is not None else []
+    told: set[tuple[str, str, str]] = set()  # of a model that two optimizers train, each has looked at its buffers
     for peers in (*whole, *sharded):
         for normalisation in (True,) if peers in sharded else (False, True):
             drifts = _drifts(gradients, peers, normalisation)
-            if drifts:
+            buffers = {(t.name, t.owner, t.shape) for t in gradients.tensors_of(peers.ranks) if t.name in drifts}
+            if not buffers <= told:
+                told |= buffers
                 saved = _saved_alone(drifts, gradients, peers, recording, checkpoints) if checkpoints else None
                 yield _finding(gradients, peers, drifts, recording, saved, normalisation=normalisation)
     for peers in sharded:
@@ -290,7 +297,7 @@ def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> d
             wanted = tensor.flags & TensorFlag.BUFFER and not tensor.flags & (TensorFlag.LATER | TensorFlag.COPY)
             if (
                 wanted
-                and tensor.optimizer
+                and tensor.optimizer == peers.optimizer
                 and bool(tensor.flags & TensorFlag.NORMALISATION) is normalisation
                 and same_ranks(tensor.agree, peers.lane)
             ):
@@ -321,6 +328,7 @@ def _finding(
     writes = [] if normalisation else buffer_writes(recording.sources, drifts)
     alone = f", and rank {saved.rank} saves its own" if saved is not None else ""
     places = (Place(saved.event.site, (saved.rank,), "saves its own"),) if saved is not None else ()
+    made_apart = all(_is_constant(_course(gradients, peers, one, peers.optimizer)) for one in drifts)
     return Finding(
         title=f"step {step}: {what} differ between {named(peers.ranks)}: {name}{more}{alone}",
         ranks=tuple(sorted(rank for variant in variants for rank in variant)),
@@ -331,12 +339,18 @@ def _finding(
             *places,
         ),
         evidence={"step": step, "buffers": list(drifts)[:8], "versions": [list(variant) for variant in variants[:8]]},
-        why="they follow each rank's own data and are never synchronized",
-        prescriptions=(Prescription("broadcast-buffers", change=_change(writes)),),
+        why="they were drawn differently on each rank when the model was made: no step has changed them"
+        if made_apart
+        else "they follow each rank's own data and are never synchronized",
+        prescriptions=(Prescription("broadcast-buffers", change=_DRAW_ALIKE if made_apart else _change(writes)),),
         severity=NOTE if normalisation and saved is None else WARNING,
         confidence=_confidence(normalisation and saved is None, on_purpose=bool(wrapped) and not normalisation),
         at_ns=min((u.at_ns for u in updates), default=0),
     )
+
+
+def _is_constant(course: Course) -> bool:
+    return len(course) >= FEWEST and len({tuple(sorted(by_rank.items())) for by_rank in course.values()}) == 1
 
 
 def _change(writes: list[Line]) -> str:

@@ -8,7 +8,9 @@ How we know      One line makes at least eight calls in each step, each of at mo
                  at least two calls on single numbers in every step. The time in them, counted from the arrival of the last
                  rank, plus barriers of the same line, is at least 5 % of a step, for single numbers 15 %.
 What to do       Reduce one flat tensor, or let DistributedDataParallel reduce buckets during backward.
-When it is fine  Calls with computation between them (tensor parallelism): each needs the result of the previous one.
+When it is fine  Calls that need the result of the previous one (tensor parallelism): with computation between them, by the
+                 forward of a module or of an autograd.Function, or by Python code while backward is running, except where the
+                 line takes the gradients of parameters (`.grad`).
 Source           torch/nn/parallel/distributed.py: buckets of 25 MiB, "to hide latency".
 """
 
@@ -21,9 +23,12 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.call_chains import chains
+from distdoctor.diagnosis.source.in_forward import is_in_forward
+from distdoctor.diagnosis.source.reduced_gradients import reduces_gradients
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import FEWEST, MILLISECOND, Arrivals, Timing
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import CallFlag, Op
 from distdoctor.testing.timing import Meeting, timed_job
 
@@ -70,7 +75,7 @@ def _finding(timing: Timing, arrivals: Arrivals, mine: Any, barriers: Any) -> Fi
     if each.value < (SCALAR_SHARE if scalars else SHARE) * timing.step_ns:
         return None
     site = arrivals.site(arrivals.ranks[0], int(mine[0]))
-    if not site:
+    if not site or _depend(timing, arrivals, mine, site):
         return None
     count = int(np.median(counts))
     nbytes = int(
@@ -101,6 +106,24 @@ def _prescription(count: int, milliseconds: float, *, scalars: bool) -> Prescrip
     if scalars:
         return Prescription("reduce-now-and-then", effect=f"up to {milliseconds:.2f} ms a step")
     return Prescription("reduce-at-once", effect=f"up to {milliseconds * (count - 1) / count:.1f} ms a step")
+
+
+def _depend(timing: Timing, arrivals: Arrivals, mine: Any, site: SourceLine) -> bool:
+    """Whether the tensors are made one from the other: activations in forward, their gradients in backward."""
+    sources, track = timing.recording.sources, arrivals.group.tracks[arrivals.ranks[0]]
+    ways = [
+        way for way in chains([track]).values() if way[0][0] == site.path and way[0][1][0] <= site.line <= way[0][1][1]
+    ]
+    callers = {SourceLine(path, span[0], function) for way in ways for path, span, function in way[1:]}
+    if any(is_in_forward(sources, one) for one in (site, *callers)):
+        return True
+    times = timing.ranks[track.rank]
+    at = np.searchsorted(times.steps, arrivals.steps[mine])
+    entered = arrivals.at[0, mine]
+    inside = (entered >= times.of("forward_ended_ns")[at]) & (entered < times.of("backward_ended_ns")[at])
+    steps = np.unique(arrivals.steps[mine])  # of several passes in a step only the last one is on record
+    often = len(np.unique(arrivals.steps[mine][inside])) >= EACH * len(steps)
+    return often and not reduces_gradients(sources, site)
 
 
 def _took(arrivals: Arrivals, mine: Any) -> Any:

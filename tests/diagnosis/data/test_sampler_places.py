@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.finding import Finding
-from distdoctor.recording.recording import Recording
+from distdoctor.diagnosis.source.sampler_calls import sampler_name
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
 from distdoctor.testing.samples import sampled_job, share
 from distdoctor.testing.timing import timed_job
@@ -166,3 +168,34 @@ def test_the_line_that_makes_the_seeds_of_workers_comes_before_the_loader() -> N
     finding = told("DD308", job.recording(sources={"/job/train.py": SEEDER}))
 
     assert lines(finding)[:2] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "name"),
+    [
+        ("batches", "batches = BatchSampler(order, 4, True)", "order"),
+        ("batches", "batches = BatchSampler(DistributedSampler(data), 4, True)", "batches.sampler"),
+        ("BatchSampler(DistributedSampler(data), 4, True)", "", "loader.batch_sampler.sampler"),
+        ("batches", "batches = make(data)", "batches"),
+    ],
+)
+def test_what_torchs_batch_sampler_draws_from_is_told_the_epoch(given: str, before: str, name: str) -> None:
+    text = (
+        f"def main(data, order):\n    {before}\n    loader = DataLoader(data, batch_sampler={given})\n    run(loader)\n"
+    )
+
+    assert sampler_name({"/job/train.py": text}, SourceLine("/job/train.py", 3, "main")) == name
+
+
+def test_the_sampler_of_torchs_batch_sampler_is_told_above_the_loop() -> None:
+    loop = "def train(loader, epochs):\n    for epoch in range(epochs):\n\n\n        for batch in loader:\n            step()\n"
+
+    def edits(batches: str) -> list[str]:
+        made = f"def main(data, sampler):\n\n    loader = DataLoader(data, batch_sampler={batches})\n"
+        job = sampled_job(ranks=2, length=100).train(epoch=0).train(epoch=0)
+        text = "\n" * 9 + made + "\n" * 14 + loop
+        found = told("DD301", job.recording(sources={"/job/train.py": text}))
+        return [edit.text.strip() for one in found.prescriptions for edit in one.edits]
+
+    assert edits("BatchSampler(sampler, 4, True)") == ["loader.batch_sampler.sampler.set_epoch(epoch)"]
+    assert edits("sampler") == []

@@ -1,0 +1,67 @@
+"""Loops that a rank leaves by a value of its own batch while the others average gradients in them, and healthy twins."""
+
+from __future__ import annotations
+
+import pytest
+
+from distdoctor.diagnosis.finding import LIKELY, WARNING
+from distdoctor.lint.examine import examine
+
+SICK = """import torch
+import torch.distributed as dist
+
+
+def average(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+def train(model, optimizer, loader, target):
+    for epoch in range(10):
+        for inputs, old in loader:
+            new = model(inputs)
+            ratio = (new - old).exp()
+            kl = ((ratio - 1) - (new - old)).mean()
+            loss = -ratio.mean()
+            optimizer.zero_grad()
+            loss.backward()
+            average(model)
+            optimizer.step()
+        if target is not None and kl > target:
+            break
+"""
+TWINS = {
+    "averaged": ("            loss = -", "            dist.all_reduce(kl)\n            loss = -"),
+    "averaged as a list": ("            loss = -", "            dist.all_reduce_coalesced([kl])\n            loss = -"),
+    "averaged by a helper": ("kl > target", "mean_of_all(kl) > target"),
+    "averaged and bound": ("(ratio - 1) - (new - old)).mean()", "reduced(ratio)).mean()"),
+    "changed by a helper": ("            loss = -", "            bring_together(kl)\n            loss = -"),
+    "averaged in a loop": (
+        "            loss = -",
+        "            for one in [kl]:\n                dist.all_reduce(one)\n            loss = -",
+    ),
+    "another value": ("            loss = -", "            kl = share(kl)\n            loss = -"),
+    "of other inputs": ("((ratio - 1) - (new - old)).mean()", "model(held_out).mean()"),
+    "of what only counts": ("((ratio - 1) - (new - old)).mean()", "epoch / 10"),
+    "one process": ("target is not None", "world_size == 1"),
+    "nothing is averaged": ("            average(model)\n", ""),
+    "no gradients are": ("parameter.grad", "parameter.data"),
+    "told to all": ("            break\n", "            dist.barrier()\n            break\n"),
+}
+
+
+def told(source: str) -> list[tuple[str, int]]:
+    found = [one for one in examine({"train.py": source}).findings if "leaves the loop" in one.title]
+    assert all((one.severity, one.confidence) == (WARNING, LIKELY) for one in found)
+    return [(one.code, one.place.line) for one in found]
+
+
+@pytest.mark.parametrize("value", ["kl", "kl.item()", "float(kl)", "loss.item()", "abs(loss)"])
+def test_a_loop_that_a_rank_leaves_by_its_own_value_is_named(value: str) -> None:
+    assert told(SICK.replace("kl > target", f"{value} > target")) == [("DD112", 21)]
+
+
+@pytest.mark.parametrize(("old", "new"), TWINS.values(), ids=TWINS)
+def test_a_loop_that_all_ranks_may_leave_together_is_not(old: str, new: str) -> None:
+    assert old in SICK
+    assert told(SICK.replace(old, new)) == []
