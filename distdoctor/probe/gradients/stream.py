@@ -88,7 +88,7 @@ class GradientsStream:
         self.gathers.install()
         self.reductions.install()
         self.beside.install()
-        joins.install(context)
+        joins.install(context, self._go_on_together)
         if context.deep:
             self.origins.install()
         optimizer_steps.before_each(context.guarded, self.before)
@@ -188,6 +188,11 @@ class GradientsStream:
             if tracked.copies is not None:
                 tracked.copies.loader_begins()
 
+    def _go_on_together(self) -> None:
+        """All ranks have joined: their next steps are made with one another again."""
+        for tracked in self._tracked.values():
+            tracked.go_on_together()
+
     def _steps_of(self, optimizer: Optimizer) -> int:
         """How often this optimizer has stepped."""
         tracked = self._tracked.get(optimizer)
@@ -238,7 +243,7 @@ class GradientsStream:
         if tracked.step == 0:
             tracked.initial = tracked.digests["params"].start(parameters)
         # Whether something besides the optimizer changed parameters shows when looks follow each other.
-        if tracked.interval == 1:
+        if tracked.interval == 1 or tracked.together == tracked.step + 1:
             tracked.params = tracked.initial or tracked.digests["params"].start(parameters)
         tracked.state = self._state(optimizer, tracked, parameters, "state before") if tracked.fixed else (None, [])
 
@@ -290,6 +295,7 @@ class GradientsStream:
         params = tracked.digests["params"].start(parameters)
         flags = UpdateFlag.DIGESTED
         with_state = tracked.fixed or tracked.looks < FIRST_STATES or tracked.looks % 4 == 0
+        with_state |= tracked.together == tracked.step
         state, owners = self._state(optimizer, tracked, parameters, "state") if with_state else (None, [])
         if with_state:
             flags |= UpdateFlag.STATE
