@@ -158,6 +158,7 @@ class GradientsStream:
         if not tracked.begun:  # it has not asked its closure
             self._uses(optimizer, tracked)
         began = time.thread_time()
+        tracked.leads = self.beside.lead.takes(tracked.number, tracked.step, self.context.updates)
         if tracked.looking:
             self._look_after(optimizer, tracked)
             tracked.spent += time.thread_time() - began + self.inputs.spent
@@ -167,7 +168,7 @@ class GradientsStream:
         else:
             self._write_if_new(optimizer, tracked)
         self.wrappers.after_step(optimizer)
-        if tracked.number == 1:
+        if tracked.leads:
             self.beside.after_step()
         if tracked.copies is not None and tracked.copies.found:
             tracked.copies.after_step(looked_at=_wants_the_next(tracked))
@@ -312,8 +313,8 @@ class GradientsStream:
         buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
         if buffers is not None:
             self.context.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
-        if with_state and tracked.number == 1:
-            self.beside.look(look.step)
+        if with_state and tracked.leads:
+            self.beside.look()
         copies = tracked.copies.start() if tracked.copies is not None else []
         readings = [grads[0], params[0], norms, state, look.before, look.state_before]
         readings += [reading for _, reading, *_ in copies]

@@ -33,6 +33,7 @@ class Tracked:
         self.interval = max(1, every)
         self.fixed = every > 0
         self.looking = False
+        self.leads = False  # see `beside.Lead`
         self.begun = False  # the step under way: its gradients are there
         self.inventory: Inventory | None = None
         self.digests = {kind: Digests() for kind in ("grads", "params", "state", "state before")}

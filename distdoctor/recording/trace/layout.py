@@ -503,6 +503,7 @@ class TensorFlag(IntFlag):
     LATER = 32  # buffers: not broadcast before each forward
     COPY = 64  # of BUFFERs: all parameters of a copy of what is trained, under one digest
     CARRIED = 128  # another optimizer had stepped it before this one did
+    PLAIN = 256  # of BUFFERs: an attribute of an object that is no module
 
 
 class UpdateFlag(IntFlag):
