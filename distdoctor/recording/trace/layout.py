@@ -632,6 +632,7 @@ class PassFlag(IntFlag):
     EVAL_MODE = 131072  # the model was in eval mode when the pass began
     OUTDATED = 262144  # set_epoch changed the data after the workers had begun, which hold copies of their own
     PERSISTENT = 524288  # the workers live on for the next pass
+    GIVEN = 1048576  # no loader's: digests of the rows that a wrapped model was given
 
 
 DTYPES: tuple[str, ...] = (
