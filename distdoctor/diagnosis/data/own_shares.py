@@ -8,7 +8,7 @@ all data in an order of its own has them all in common with the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar, Self
@@ -21,9 +21,9 @@ from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
 
-LEAST = 32  # samples that two ranks have in common
+LEAST = 32  # samples that pairs of ranks have in common, together
 MOST_PAIRS = 64
-FROM, UNTIL = 0.6, 1.5  # of what orders of their own would have in common: 32 samples are off by a third once in 20
+FROM, UNTIL = 0.6, 1.5  # of what orders of their own would have in common: 32 samples are off by a third once in 16
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def own_shares(samples: GivenSamples, replicas: Replicas) -> Iterator[OwnShares]
                 (one, other, len(np.intersect1d(whole[one], whole[other], assume_unique=True)))
                 for one, other in list(combinations(known.ranks, 2))[:MOST_PAIRS]
             ]
-            if all(_are_unrelated(whole, pair, len(known.ranks)) for pair in pairs):
+            if _are_unrelated(whole, pairs):
                 drawn = {rank: len(epoch) for rank, epoch in whole.items()}
                 yield OwnShares(known, drawn, tuple(pairs), given[known.ranks[0]])
 
@@ -81,7 +81,10 @@ def _first_epoch(given: LoaderPass) -> Indices | None:
     return found
 
 
-def _are_unrelated(whole: Mapping[int, Indices], pair: tuple[int, int, int], world: int) -> bool:
-    one, other, shared = pair
-    share = (len(whole[one]) + len(whole[other])) / 2
-    return shared >= LEAST and FROM <= shared * world / share <= UNTIL
+def _are_unrelated(whole: Mapping[int, Indices], pairs: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether all have as much in common with all as orders of their own have."""
+    share = sum(map(len, whole.values())) / len(whole)
+    wanted = share / len(whole)
+    counts = [shared for _, _, shared in pairs]
+    alike = FROM * wanted <= sum(counts) / len(counts) <= UNTIL * wanted
+    return alike and sum(counts) >= LEAST and min(counts) >= FROM * wanted / 2

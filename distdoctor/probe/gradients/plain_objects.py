@@ -61,7 +61,7 @@ class PlainObjects(Buffers):
 def _tensors_of(one: Any) -> Iterator[tuple[str, Tensor]]:
     """Of an object the attributes that are small tensors, or arrays, of real numbers, without a gradient."""
     numpy, found = sys.modules.get("numpy"), 0
-    for name, value in attributes_of(one).items():
+    for name, value in list(attributes_of(one).items()):  # another thread may set more of them
         if numpy is not None and type(value) is numpy.ndarray and value.dtype in (numpy.float32, numpy.float64):
             value = _as_tensor(value)
         plain = type(value) is Tensor and value.is_floating_point() and not value.requires_grad
