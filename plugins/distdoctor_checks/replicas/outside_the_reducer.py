@@ -1,5 +1,5 @@
 """
-DD219 outside-the-reducer: some of the parameters that train are none of those that are reduced, or averaged.
+DD219 outside-the-reducer: some parameters are trained, and are not among those that are reduced or averaged.
 
 What it means    DistributedDataParallel registers the parameters when it is constructed. Parameters that were frozen then and
                  are trained now, that were added or replaced later, or that lost their hooks because the model was moved or
