@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from distdoctor.diagnosis.replicas.gradients import Gradients
-from distdoctor.diagnosis.replicas.rank_gradients import Update
+from distdoctor.diagnosis.replicas.rank_gradients import TensorInfo, Update
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import TensorFlag
 
+MOST_RANKS = 64  # whose parameters are compared
 ENOUGH = 2  # parameters that meet, and meetings at which the others stay apart
 
 
@@ -42,8 +43,10 @@ Rows = Mapping[str, Mapping[int, Any]]  # name -> rank
 
 
 def left_out(gradients: Gradients) -> Iterator[LeftOut]:
-    """Of all ranks that train together, where nothing tells who should agree."""
-    ranks = tuple(sorted(gradients.ranks))
+    """Of the ranks that train together (the first of many), where nothing tells who should agree."""
+    ranks = tuple(sorted(gradients.ranks))[:MOST_RANKS]
+    if not any(_is_whole(tensor) for tensor in gradients.tensors_of(ranks)):
+        return
     left: dict[str, tuple[int, ...]] = {}
     begun: dict[str, Update | None] = {}  # the first step in which it was trained, None: before anything had met
     met: set[str] = set()
@@ -72,6 +75,11 @@ def left_out(gradients: Gradients) -> Iterator[LeftOut]:
         yield LeftOut(ranks, *where, tuple(starts), len(met), meetings, averages, start.site, start.at_ns)
 
 
+def _is_whole(tensor: TensorInfo) -> bool:
+    """Whether it is a parameter that is no part of one, of which nothing tells who should agree on it."""
+    return not tensor.agree and not tensor.flags & (TensorFlag.SHARDED | TensorFlag.BUFFER)
+
+
 def _looks(gradients: Gradients, ranks: Sequence[int]) -> Iterator[dict[int, Update]]:
     """The steps that all ranks have looked at, in the order in which the first one made them."""
     found: dict[tuple[int, int], dict[int, Update]] = defaultdict(dict)
@@ -90,7 +98,7 @@ def _rows(gradients: Gradients, updates: Mapping[int, Update]) -> Rows:
         own = gradients.ranks[rank]
         for name, row in own.digests(update.step, update.optimizer).items():
             info = own.info(name, update.optimizer)
-            if info is not None and not info.agree and not info.flags & TensorFlag.SHARDED and int(row["before"]):
+            if info is not None and _is_whole(info) and int(row["before"]):
                 found[name][rank] = row
     return {name: by_rank for name, by_rank in found.items() if len(by_rank) == len(updates)}
 
