@@ -17,6 +17,7 @@ from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import Op, ReduceOp, TensorFlag
 
 STEPS = 3  # in which parts are summed
+MOST_RANKS = 64  # whose calls are looked at: groups are alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +34,9 @@ def fed_apart(orders: SampleOrders, replicas: Replicas, recording: Recording) ->
     """The first training pass of each loader that deals different shares to such ranks. Those that average gradients (of shards,
     too) have to read different samples."""
     summing: dict[tuple[int, ...], dict[str, tuple[int, SourceLine]]] = {}
-    for rank, log in recording.ranks.items():
-        if any(int(row["flags"]) & TensorFlag.SHARDED for row in log.rows("tensors")):
+    for rank in sorted(recording.ranks)[:MOST_RANKS]:
+        log = recording.ranks[rank]
+        if (log.rows("tensors")["flags"] & TensorFlag.SHARDED).any():
             for ranks, sums in _sums(log).items():
                 if ranks[0] == rank and all(len({*one.ranks} & {*ranks}) < 2 for one in replicas.sets):
                     summing[ranks] = sums
