@@ -62,6 +62,8 @@ class Rank:
         self.watched: list[Any] = []  # models of which the user says that they are replicas: see `gradients.watched`
         self.on_watched: Callable[[], None] = lambda: None  # told when another one is watched; guarded
         self.on_pass: Callable[[], None] = lambda: None  # told when a loader begins to be read; guarded
+        # Told what a wrapped model is about to be trained with, while somebody wants to know; guarded.
+        self.on_given: Callable[[Any], None] | None = None
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
         self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
         self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
+
+from distdoctor.probe import sites
 from distdoctor.probe.interruptions import hand_on
 
+DEPTH = 3  # `self`, its attributes, and theirs
+MOST = 2048  # objects that are looked at
+_WALK = 96  # frames
+# Asked of types: some objects answer as they like.
+_OPAQUE = (type, types.ModuleType, types.FunctionType, Tensor, str, int, float, bytes)
 _NEW_LOCALS = 3  # CO_OPTIMIZED | CO_NEWLOCALS: a function, whose f_locals is a copy
 
 
@@ -32,3 +41,32 @@ def attributes_of(value: Any) -> dict[str, Any]:
         hand_on(error)
         return {}
     return found if type(found) is dict else {}
+
+
+def reachable(frame: types.FrameType | None) -> Iterator[Any]:
+    """Objects that the user's functions at work can reach, at or outside `frame`, those of the innermost one first."""
+    seen: set[int] = set()
+    for _ in range(_WALK):
+        if frame is None:
+            return
+        level = [value for _, value in locals_of(frame)] if sites.is_users(frame) else []
+        for _ in range(DEPTH):
+            level = [one for one in _opened(level) if id(one) not in seen and not issubclass(type(one), _OPAQUE)]
+            for one in level:
+                if len(seen) >= MOST:
+                    return
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    yield one
+            level = [value for one in level for value in attributes_of(one).values()]
+        frame = frame.f_back
+
+
+def _opened(values: list[Any]) -> Iterator[Any]:
+    """With what lies in lists and dictionaries."""
+    for one in values:
+        yield one
+        if type(one) in (list, tuple):
+            yield from one[:64]
+        elif type(one) is dict:
+            yield from list(one.values())[:64]

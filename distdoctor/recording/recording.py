@@ -14,7 +14,7 @@ import numpy as np
 from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.source_line import SourceLine as SourceLine
 from distdoctor.recording.trace.events import Kind, TraceEvent, decode
-from distdoctor.recording.trace.layout import DTYPES, RECORDS, STREAMS, CallFlag, Op, ReduceOp, ranks_of
+from distdoctor.recording.trace.layout import DTYPES, RECORDS, STREAMS, CallFlag, Op, PassFlag, ReduceOp, ranks_of
 from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
 
@@ -139,6 +139,12 @@ class RankTrace:
     def machine(self) -> str:
         """Whose clock its times are of: the kernel that it ran on, as far as that is known."""
         return self.process.machine or self.host
+
+    @property
+    def loader_passes(self) -> Rows:
+        """Without what wrapped models were given where there is no loader."""
+        given = (self.passes["flags"] & PassFlag.GIVEN) != 0
+        return self.passes[~given] if given.any() else self.passes
 
     def rows(self, name: str) -> Rows:
         """A section that only some recordings have (`layout.MORE_RINGS`); empty in the others."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs.beside import centred, statistics
+from jobs.beside import centred, plain_statistics, statistics, two_stages
 from jobs.replicas import watched
 from test_replicas_jobs import found
 
-from distdoctor.diagnosis.finding import LIKELY, NOTE, WARNING
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING
 
 pytestmark = pytest.mark.job
 
@@ -76,3 +76,31 @@ def test_a_centre_that_each_rank_keeps_for_its_loss_is_told(kind: str, told: boo
     for one in findings:
         assert "CentredLoss.center" in one.title
         assert recording.sources[one.place.path].splitlines()[one.place.line - 1].strip().startswith("mean =")
+
+
+@pytest.mark.parametrize("arrays", [False, True], ids=["tensors", "arrays"])
+def test_local_statistics_in_a_plain_object_are_told(arrays: bool) -> None:
+    recording, _ = watched(plain_statistics, kind="local", arrays=arrays)
+    (finding,) = [one for one in found(recording) if one.code.startswith("DD2")]
+
+    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD204", WARNING, POSSIBLE, (0, 1))
+    assert "PlainScale.mean" in finding.title
+    line = recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+    assert line.strip().startswith("self.mean = self.mean +")
+
+    recording, _ = watched(plain_statistics, kind="local", arrays=arrays, saving=False)
+    assert [one.severity for one in found(recording) if one.code.startswith("DD2")] == [NOTE]
+
+
+@pytest.mark.parametrize("kind", ["synchronised", "meter"])
+def test_plain_statistics_of_all_ranks_and_such_as_nothing_is_scaled_by_are_left_alone(kind: str) -> None:
+    recording, _ = watched(plain_statistics, kind=kind)
+    assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
+
+
+def test_statistics_are_looked_at_when_the_first_optimizer_has_stopped() -> None:
+    recording, _ = watched(two_stages)
+    (finding,) = [one for one in found(recording) if one.code == "DD204"]
+
+    assert (finding.severity, finding.confidence) == (WARNING, LIKELY)
+    assert "RunningScale.mean" in finding.title

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import Said
 from jobs import data as jobs
-from jobs import replicas, splits
+from jobs import mesh_loaders, replicas, splits
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding
@@ -555,6 +555,21 @@ def test_on_a_mesh_data_are_divided_among_replicas_and_equal_within_each() -> No
     recording, handed = jobs.watched(jobs.on_a_mesh, ranks=4)
     assert handed[0] == handed[1] != handed[2] == handed[3]
     assert found(recording) == []
+
+
+def test_ranks_that_hold_parts_of_one_model_and_are_dealt_different_shares_are_found() -> None:
+    recording, _ = replicas.watched(mesh_loaders.sharded, by_job=True)
+    checks = [check for check in load().checks.values() if check.code.startswith(("DD2", "DD3"))]
+    (finding,) = [one for one in examine(recording, checks).findings if one.severity != NOTE]
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD311", (0, 1), LIKELY)
+    assert "hold parts of one model" in finding.title
+    assert [place.role for place in finding.places[-2:]] == [
+        "the loader is created, sampler DistributedSampler",
+        "sums over these ranks what each makes of its batch, [8, 16]",
+    ]
+    recording, _ = replicas.watched(mesh_loaders.sharded, by_job=False)
+    assert examine(recording, checks).findings == ()
 
 
 def test_a_small_test_set_on_every_rank_is_a_note() -> None:

@@ -68,3 +68,18 @@ def test_ranks_that_go_on_where_one_ranks_data_stood_are_found_with_the_load() -
     assert (finding.code, finding.ranks, finding.confidence) == ("DD706", (0, 1), LIKELY)
     assert finding.place.line == line("saved = torch.load(path)", jobs.__file__)
     assert "since a checkpoint was read" in finding.title
+
+
+def test_shares_of_orders_of_each_ranks_own_are_told_without_a_loader() -> None:
+    (finding,) = found(jobs.permuted)
+
+    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD303", WARNING, POSSIBLE, (0, 1))
+    assert 35 < finding.evidence["shared"] < 65
+    assert finding.places[0].role.startswith("seeds each rank its own way")
+
+
+@pytest.mark.parametrize(
+    "about", [{"by": "all"}, {"by": "replaced"}, {"share": 1}], ids=["shares", "replaced", "all data"]
+)
+def test_shares_of_one_order_draws_with_replacement_and_all_data_in_an_own_order_are_left_alone(about: Any) -> None:
+    assert [one for one in found(jobs.permuted, **about) if one.code == "DD303"] == []

@@ -103,6 +103,17 @@ def test_a_step_that_each_rank_leaves_out_for_itself_is_told_though_the_gradient
     assert finding.place.line == jobs.line("# unless this rank overflows")
 
 
+def test_momenta_of_ranks_that_join_early_are_told_behind_the_join() -> None:
+    recording, _ = jobs.watched(jobs.joined_epochs)
+    finding = only(recording)
+
+    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD205", NOTE, CERTAIN, (1,))
+    assert finding.place.line == jobs.line("[model, optimizer] if shadowed else [model]")
+    for healthy in ({"remembers": False}, {"shadowed": True}):
+        recording, _ = jobs.watched(jobs.joined_epochs, **healthy)
+        assert found(recording) == []
+
+
 def test_the_condition_that_gives_one_rank_the_object_which_changes_weights_is_shown() -> None:
     recording, _ = jobs.watched(kept_best.training)
     finding = only(recording)
@@ -131,6 +142,9 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.one_critic_and_actors_apart, {}),
     (jobs.accumulated, {}),
     (jobs.uneven_under_join, {}),
+    (jobs.joined_epochs, {}),
+    (jobs.joined_epochs, {"remembers": False}),
+    (jobs.joined_epochs, {"shadowed": True}),
     (jobs.adversaries, {}),
     (jobs.averaged_copy, {}),
     (jobs.frozen_body, {}),

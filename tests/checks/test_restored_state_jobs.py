@@ -168,6 +168,19 @@ def test_the_counter_of_a_schedule_or_an_average_of_the_users_own_is_compared_to
     assert run(tmp_path, "unwatched", "collectives", job=job, **about) == looked_at
 
 
+def test_the_counter_of_an_average_in_a_dictionary_is_compared_too(tmp_path: Path) -> None:
+    job = jobs.with_a_shadow
+    run(tmp_path, "first", job=job)
+    run(tmp_path, "forgotten", job=job, resumes=True, forgets=True)
+    (finding,) = found(tmp_path, "forgotten")
+    assert finding.title.startswith("ranks 0-1 resumed from step 5 without restoring the update counter")
+    assert (finding.severity, finding.confidence) == (WARNING, LIKELY)
+    assert finding.why.endswith("Shadow.updates was 5 when it was saved, 0 now")
+
+    run(tmp_path, "kept", job=job, resumes=True)
+    assert found(tmp_path, "kept") == []
+
+
 LOST = "rank 0 resumed from step 5 without restoring the copies of the model (EMA, target) that the checkpoint holds"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from jobs import federated
 from jobs import unwrapped as jobs
 from jobs.by_design import bf16_hook, elastic_averaging, heads_of_their_own, power_sgd, preconditioned_by_one
 from jobs.replicas import watched
@@ -46,6 +47,28 @@ def test_a_loss_divided_by_a_count_over_all_ranks_and_averaged_again_is_told() -
     assert "loss / count" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
     recording, _ = watched(jobs.divided_by_a_count, times=True)
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
+def test_layers_that_are_unfrozen_after_the_list_of_what_is_averaged_was_made_are_told() -> None:
+    recording, _ = watched(federated.clients)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+    lines = [recording.sources[one.site.path].splitlines()[one.site.line - 1].strip() for one in finding.places]
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD219", (0, 1), LIKELY)
+    assert finding.evidence["parameters"] == ["0.weight", "0.bias"]
+    assert lines == [
+        "self.params = [p for _, p in named if p.requires_grad]  # as it is now",
+        "dist.all_reduce(flat)",
+        "optimizer.step()",
+    ]
+
+
+@pytest.mark.parametrize(
+    "about", [{"anew": True}, {"own_head": True, "anew": True}, {"own_head": True, "unfreezes": False}]
+)
+def test_heads_of_each_clients_own_and_lists_that_are_made_anew_are_left_alone(about: dict[str, Any]) -> None:
+    recording, _ = watched(federated.clients, **about)
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -164,3 +166,80 @@ def centred(rank: int, world_size: int, *, kind: str) -> None:
     if rank == 0:
         with tempfile.TemporaryDirectory() as own:
             torch.save({"net": net.module.state_dict(), "loss": loss_of.state_dict()}, Path(own) / "saved.pt")
+
+
+class PlainScale:
+    """No module. The mean is a tensor or an array."""
+
+    def __init__(self, *, arrays: bool, synchronised: bool) -> None:
+        self.mean: Any = np.zeros(8) if arrays else torch.zeros(8)
+        self.count, self.synchronised = 0.0, synchronised
+
+    def update(self, inputs: Tensor) -> None:
+        total = inputs.mean(0)
+        if self.synchronised:
+            dist.all_reduce(total)
+            total /= dist.get_world_size()
+        self.count += 1
+        found = total.numpy() if isinstance(self.mean, np.ndarray) else total
+        self.mean = self.mean + (found - self.mean) / self.count
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        centred: Any = (inputs.double() - self.mean).float()
+        return centred
+
+
+class Meter:
+    """A mean that is read, and nothing is made of it."""
+
+    def __init__(self) -> None:
+        self.total, self.count = torch.zeros(()), 0
+
+    def update(self, loss: Tensor) -> None:
+        self.total = self.total + loss.detach()
+        self.count += 1
+
+    def mean(self) -> Tensor:
+        return self.total / self.count
+
+
+def plain_statistics(rank: int, world_size: int, *, kind: str, arrays: bool = False, saving: bool = True) -> None:
+    """`kind`: `local`, `synchronised`, `meter` (statistics that nothing is scaled by)."""
+    torch.manual_seed(0)
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 4)))
+    scale, meter = PlainScale(arrays=arrays, synchronised=kind == "synchronised"), Meter()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(2 * STEPS):
+        inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * world_size + rank))
+        optimizer.zero_grad()
+        loss = cross_entropy(net(inputs if kind == "meter" else scale(inputs)), inputs[:, :4].argmax(1))
+        loss.backward()
+        optimizer.step()
+        meter.update(loss)
+        if step >= 3 and kind != "meter":
+            scale.update(inputs)
+    if rank == 0 and saving:
+        with tempfile.TemporaryDirectory() as own:
+            state = {"net": net.module.state_dict(), "mean": scale.mean, "shown": meter.mean()}
+            torch.save(state, Path(own) / "saved.pt")
+
+
+def two_stages(rank: int, world_size: int) -> None:
+    """The optimizer of the first stage has stopped when the statistics are made."""
+    torch.manual_seed(0)
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 4)))
+    scale = None
+    for stage, steps in enumerate((6, 40)):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        if stage:
+            scale = RunningScale()
+        for step in range(steps):
+            inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * world_size + rank))
+            if scale is not None:
+                scale.update(inputs)
+            optimizer.zero_grad()
+            cross_entropy(net(scale(inputs) if scale is not None else inputs), inputs[:, :4].argmax(1)).backward()
+            optimizer.step()
+    if rank == 0 and scale is not None:
+        with tempfile.TemporaryDirectory() as own:
+            torch.save({"net": net.module.state_dict(), "scale": scale.state_dict()}, Path(own) / "saved.pt")

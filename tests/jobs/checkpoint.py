@@ -321,6 +321,44 @@ def with_own_counters(rank: int, world_size: int, *, folder: str, resumes: bool 
     return digest_of_training(net)
 
 
+class Shadow:
+    """The same, in a dictionary."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.shadow = {name: one.detach().clone() for name, one in net.named_parameters()}
+        self.updates = 0
+
+    def update(self, net: nn.Module) -> None:
+        self.updates += 1
+        for name, one in net.named_parameters():
+            self.shadow[name].lerp_(one.detach(), 1 / (1 + self.updates))
+
+
+def with_a_shadow(rank: int, world_size: int, *, folder: str, resumes: bool = False, forgets: bool = False) -> str:
+    """An average in a dictionary, whose counter may be forgotten."""
+    path = f"{folder}/shadow.pt"
+    net = Net()
+    model, optimizer, average = DistributedDataParallel(net), adam(net), Shadow(net)
+    if resumes:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        net.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        average.shadow = saved["average"]
+        average.updates = 0 if forgets else saved["updates"]
+    batches = Batches(rank)
+    for _ in range(3 if resumes else 5):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        average.update(net)
+    if rank == 0 and not resumes:
+        state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "average": average.shadow}
+        torch.save({**state, "updates": average.updates}, path)
+    dist.barrier()
+    return digest_of_training(net)
+
+
 def own_counters_in_one_run(rank: int, world_size: int, *, folder: str, forgets: str = "") -> str:
     with_own_counters(rank, world_size, folder=folder)
     return with_own_counters(rank, world_size, folder=folder, resumes=True, forgets=forgets)

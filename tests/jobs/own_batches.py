@@ -97,6 +97,25 @@ def resumed(rank: int, world_size: int, *, own: bool) -> None:
     _train(model, stream.next)
 
 
+def permuted(rank: int, world_size: int, *, by: str = "rank", share: int = 0) -> None:
+    """Each rank takes its `share` (one in `world_size`) of an order that is shuffled by a seed of its own (`rank`) or of all, or
+    draws rows with replacement (`replaced`)."""
+    torch.manual_seed(7)
+    data = torch.randn(200, 20, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(70 + rank * (by != "all"))
+    model, size = DistributedDataParallel(Net()), len(data) // (share or world_size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(3):
+        order = torch.randperm(len(data), generator=generator)
+        if by == "replaced":
+            order = torch.randint(len(data), (len(data),), generator=generator)
+        mine = order[:size] if share else order[rank * size : (rank + 1) * size]
+        for rows in mine.split(5):
+            optimizer.zero_grad()
+            cross_entropy(model(data[rows]), rows % 10).backward()
+            optimizer.step()
+
+
 class _Stream:
     def __init__(self, rank: int) -> None:
         self.generator = torch.Generator().manual_seed(70 + rank)

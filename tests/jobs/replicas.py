@@ -651,6 +651,25 @@ def uneven_under_join(rank: int, world_size: int) -> str:
     return digest_of_training(model)
 
 
+def joined_epochs(rank: int, world_size: int, *, remembers: bool = True, shadowed: bool = False) -> str:
+    """Epochs with uneven inputs under Join, whose optimizer `remembers` its steps, or is joined (`shadowed`) as the model is."""
+    from torch.distributed.algorithms.join import Join
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if remembers else 0.0)
+    if shadowed:
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    for _ in range(3):
+        with Join([model, optimizer] if shadowed else [model]):
+            for _ in range(STEPS - 2 * rank):
+                inputs, targets = batches.next()
+                optimizer.zero_grad()
+                cross_entropy(model(inputs), targets).backward()
+                optimizer.step()
+    return digest_of_training(model)
+
+
 def adversaries(rank: int, world_size: int) -> str:
     """Two models and two optimizers; the generator's loss goes through the discriminator."""
     generator, judge = DistributedDataParallel(nn.Linear(4, 20)), DistributedDataParallel(nn.Linear(20, 1))

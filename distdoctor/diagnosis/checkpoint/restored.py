@@ -208,7 +208,7 @@ def _compared(rank: int, start: StateSnapshot, save: StateSnapshot, initial: Sta
             restored.append(kind)
     pieces += _beside(start, save)
     pieces += _numbers(start, save, initial)
-    pieces += _counters(start, save, initial, COPIES in restored)
+    pieces += _counters(start, save, initial, COPIES in restored or _is_brought_back(start, save))
     if any(piece.kind == SCHEDULE for piece in pieces) is False and _has_moved(SCHEDULE, start, initial):
         restored.append(SCHEDULE)
     pieces += _noise(start, save, initial)
@@ -229,17 +229,28 @@ def _tensors(kind: str, expected: Mapping[str, str], start: StateSnapshot) -> Pi
 
 def _beside(start: StateSnapshot, save: StateSnapshot) -> Iterator[Piece]:
     """Copies of the model in the save of this very rank, none of which is anywhere in the process that goes on from it."""
-    held = start.document.digests.get(BESIDE)
-    weights = set(save.digests(WEIGHTS).values())
-    saved = {name: digest for name, digest in save.digests(BESIDE).items() if digest not in weights}
+    held, saved = start.document.digests.get(BESIDE), _saved_beside(save)
     if held is None or not saved or save.rank != start.rank:
         return
     if not {name.rpartition(" ")[2] for name in held} <= {name.rpartition(" ")[2] for name in saved}:
         return  # they may have been brought back in another type
-    alive = {digest for kind in start.document.digests.values() for digest in kind.values()}
-    if alive.isdisjoint(saved.values()):
+    if _alive(start).isdisjoint(saved.values()):
         names = tuple(dict.fromkeys(name.rsplit(" ", 2)[0] for name in saved))
         yield Piece(BESIDE, names[:3], len(saved), len(saved), "none")
+
+
+def _is_brought_back(start: StateSnapshot, save: StateSnapshot) -> bool:
+    """Whether copies that no module holds are in the save, and are somewhere in the process that goes on from it."""
+    return not _alive(start).isdisjoint(_saved_beside(save).values())
+
+
+def _saved_beside(save: StateSnapshot) -> dict[str, str]:
+    weights = set(save.digests(WEIGHTS).values())
+    return {name: digest for name, digest in save.digests(BESIDE).items() if digest not in weights}
+
+
+def _alive(start: StateSnapshot) -> set[str]:
+    return {digest for kind in start.document.digests.values() for digest in kind.values()}
 
 
 def _numbers(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> Iterator[Piece]:

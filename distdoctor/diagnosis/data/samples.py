@@ -232,7 +232,8 @@ class SampleOrders:
     def of(cls, recording: Recording) -> Self:
         # While the job runs only what the traces keep is compared: the sets are read once, when they are complete.
         exactly = not recording.job.running
-        by_rank = {rank: tuple(passes_of(log, exactly=exactly)) for rank, log in recording.ranks.items()}
+        every = ((rank, passes_of(log, exactly=exactly)) for rank, log in recording.ranks.items())
+        by_rank = {rank: tuple(one for one in own if not one.flags & PassFlag.GIVEN) for rank, own in every}
         if not any(by_rank.values()):
             raise NotApplicable("no DataLoader was iterated")
         return cls(by_rank, recording.world_size)

@@ -31,7 +31,7 @@ def uneven_passes(recording: Recording) -> list[Uneven]:
     classes: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
     for rank, log in recording.ranks.items():
         earlier: dict[tuple[str, str], int] = defaultdict(int)
-        for row in log.passes:
+        for row in log.loader_passes:
             # A loader is the same on two ranks when it was made and looped over on the same lines.
             key = (log.text(int(row["made_site"])), log.text(int(row["loop_site"])) or str(row["loader"]))
             earlier[key] += 1

@@ -19,11 +19,19 @@ MOST = 3  # lines of each kind
 def shared_seeds(sources: Mapping[str, str]) -> list[Line]:
     """The lines that seed a generator with something in which no rank is named: those that draw for everybody first."""
     program = program_of(sources)
+    return lines_of_way(program, [call for call in _seeding(program) if not _by_rank(program, call)])[:MOST]
+
+
+def seeds_by_rank(sources: Mapping[str, str]) -> list[Line]:
+    """The lines that seed a generator with something in which a rank is named."""
+    program = program_of(sources)
+    return lines_of_way(program, [call for call in _seeding(program) if _by_rank(program, call)])[:MOST]
+
+
+def _seeding(program: UserProgram) -> list[ast.Call]:
     calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) in _SEEDING]
     given = sorted((call for call in calls if call.args or call.keywords), key=lambda call: not dotted(call.func))
-    return lines_of_way(program, [call for call in given if not program.targets(call) and not _by_rank(program, call)])[
-        :MOST
-    ]
+    return [call for call in given if not program.targets(call)]
 
 
 def batches_of_model(sources: Mapping[str, str]) -> list[Line]:

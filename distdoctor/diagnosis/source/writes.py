@@ -153,6 +153,40 @@ def is_used_forward(sources: Mapping[str, str], of_class: str, name: str) -> boo
     return False
 
 
+def scales_what_it_is_given(sources: Mapping[str, str], of_class: str, name: str) -> bool:
+    """Whether some function takes what instances of a class keep under a name off something that it is given, or divides that by
+    it, and gives something back. One that sets it anew measures how far it is off."""
+    program = program_of(sources)
+    kept = _Kept(program, name, of_class)
+    for scope in program.scopes.values():
+        nodes = list(program.inside(scope))
+        own = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == name and kept.is_it(node)]
+        returns = any(isinstance(node, ast.Return) and node.value is not None for node in nodes)
+        if own and returns and all(isinstance(node.ctx, ast.Load) for node in own):
+            made = _made_of(nodes, {*scope.parameters} - {"self"})
+            if any(isinstance(one, ast.BinOp) and _scales(one, made, {*map(id, own)}) for one in nodes):
+                return True
+    return False
+
+
+def _made_of(nodes: list[ast.AST], names: set[str]) -> set[str]:
+    """These variables, and those that are assigned what is made of them."""
+    known = set(names)
+    for _ in range(ROUNDS):
+        for node in nodes:
+            if isinstance(node, ast.Assign) and known & {
+                one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)
+            }:
+                known |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return known
+
+
+def _scales(node: ast.BinOp, made: set[str], own: set[int]) -> bool:
+    """Whether one of these variables stands on the left, and one of these attributes on the right, of a minus or a division."""
+    left = (isinstance(one, ast.Name) and one.id in made for one in ast.walk(node.left))
+    return isinstance(node.op, ast.Sub | ast.Div) and any(left) and any(id(one) in own for one in ast.walk(node.right))
+
+
 def _is_value(program: UserProgram, read: ast.AST) -> bool:
     """Whether more is asked of a tensor than whether it is there, or what it looks like."""
     above = program.parents[read]

@@ -89,7 +89,7 @@ class RankTimes:
         """The newest pass over the loader during whose passes most of the steps were made, a row of `layout.PASS`; None where
         there is no pass. A step belongs to the pass that had begun last, of those that were not over: an evaluation makes none.
         """
-        passes = self.log.passes
+        passes = self.log.loader_passes
         if not len(passes):
             return None
         owner = np.full(len(self.ended), -1)

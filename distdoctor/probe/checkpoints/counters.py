@@ -4,38 +4,28 @@ copy of the model. Read from the variables of the functions at work; no code of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from types import FrameType, FunctionType, ModuleType
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from distdoctor.probe import sites
-from distdoctor.probe.variables import attributes_of, locals_of
-
-DEPTH = 3  # `self`, its attributes, and theirs
-MOST = 2048  # objects that are looked at
-_WALK = 96  # frames
-_OPAQUE = (
-    type,
-    ModuleType,
-    FunctionType,
-    Tensor,
-    str,
-    int,
-    float,
-    bytes,
-)  # asked of types: some objects answer as they like
+from distdoctor.probe.variables import attributes_of, reachable
+from distdoctor.recording.trace.state_file import UPDATES
 
 
-def counters(steered: Mapping[int, str]) -> dict[str, float]:
-    """`KIND Class.attribute` -> number, of whoever holds one of the things that are given as `id` -> KIND. Of several of one
-    class that which the innermost function holds. One that holds another module too steers more than this, and is left out."""
+def counters(steered: Mapping[int, str], shapes: Collection[torch.Size] = ()) -> dict[str, float]:
+    """`KIND Class.attribute` -> number, of whoever holds one of the things that are given as `id` -> KIND, or a dictionary of
+    tensors of these `shapes`, as of weights that are averaged. Of several of one class that which the innermost function holds.
+    One that holds another module too steers more than this, and is left out."""
     found: dict[str, float] = {}
-    for thing in _reachable():
+    for thing in reachable(sys._getframe(1)):
         own = attributes_of(thing)
         values = [*own.values(), *(own.get("_modules") or {}).values()]
         kinds = {kind for one in values if (kind := steered.get(id(one)))}
+        if not kinds and any(type(one) is dict and _are_weights(one, shapes) for one in values):
+            kinds = {UPDATES}
         if len(kinds) != 1 or not sites.is_users_class(type(thing)):
             continue
         if any(issubclass(type(one), nn.Module) and id(one) not in steered for one in values):
@@ -47,31 +37,8 @@ def counters(steered: Mapping[int, str]) -> dict[str, float]:
     return found
 
 
-def _reachable() -> Iterator[Any]:
-    """Objects that the functions at work can reach, those of the innermost one first."""
-    frame: FrameType | None = sys._getframe(1)
-    seen: set[int] = set()
-    for _ in range(_WALK):
-        if frame is None:
-            return
-        level = [value for _, value in locals_of(frame)] if sites.is_users(frame) else []
-        for _ in range(DEPTH):
-            level = [one for one in _opened(level) if id(one) not in seen and not issubclass(type(one), _OPAQUE)]
-            for one in level:
-                if len(seen) >= MOST:
-                    return
-                if id(one) not in seen:
-                    seen.add(id(one))
-                    yield one
-            level = [value for one in level for value in attributes_of(one).values()]
-        frame = frame.f_back
-
-
-def _opened(values: list[Any]) -> Iterator[Any]:
-    """With what lies in lists and dictionaries."""
-    for one in values:
-        yield one
-        if type(one) in (list, tuple):
-            yield from one[:64]
-        elif type(one) is dict:
-            yield from list(one.values())[:64]
+def _are_weights(held: dict[Any, Any], shapes: Collection[torch.Size]) -> bool:
+    """Whether these are as many tensors as there are weights, or half of them, of their shapes."""
+    if not 2 <= len(held) <= len(shapes) < 2 * len(held) + 1:
+        return False
+    return all(type(one) is Tensor and one.shape in shapes for one in list(held.values()))

@@ -111,7 +111,8 @@ class LiveState:
     def numbers(self, since: int = 0) -> dict[str, float]:
         """Learning rates, positions of schedules, loss scales, by kind and order; counters of the user's own by their names."""
         steered = dict.fromkeys(map(id, self.optimizers(since)), POSITION)
-        found = counters(steered | dict.fromkeys(map(id, self._copies), UPDATES))
+        shapes = [one.shape for one in self.trained(since).values()]
+        found = counters(steered | dict.fromkeys(map(id, self._copies), UPDATES), shapes)
         for at, optimizer in enumerate(self.optimizers(since), 1):
             found[f"{LR} {at}"] = _number(optimizer.param_groups[0].get("lr"))
         for kind, known, read in ((SCHEDULE, self._schedulers, _epoch_of), (SCALE, self._scalers, _scale_of)):

@@ -19,12 +19,32 @@ from distdoctor.probe.compile_guard import not_traced
 from distdoctor.probe.gradients.buffers import Buffers
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.copies import compiles
+from distdoctor.probe.gradients.plain_objects import PlainObjects
 from distdoctor.probe.tensors.module_trees import buffers_of
 from distdoctor.recording.trace.events import BesideUsed
 
 MOST = 8  # of such modules
 LARGEST = 1 << 16  # elements of one: a statistic, no replay buffer
 AMBUSHES = 3  # steps in which the forward of one is waited for
+PATIENCE = 16  # steps of other optimizers, after which the one by which steps are counted has stopped
+
+
+class Lead:
+    """The optimizer behind whose steps is looked at what no optimizer holds: the first one, while it goes on."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.step = 0  # counted on when another one takes over
+        self._from = self._updates = 0
+
+    def takes(self, number: int, step: int, updates: int) -> bool:
+        """Whether it is this one that has made its `step`, after so many `updates` of all."""
+        if number != self.number and updates - self._updates > PATIENCE:
+            self.number, self._from = number, max(0, self.step + 1 - step)
+        if number != self.number:
+            return False
+        self._updates, self.step = updates, self._from + step
+        return True
 
 
 class Beside:
@@ -37,6 +57,8 @@ class Beside:
         self._names: list[str] = []  # of those that were ever chosen
         self._unused: dict[int, str] = {}  # those that have not been used yet, by `id`
         self._buffers: list[Buffers] = []
+        self._plain = PlainObjects(context)
+        self.lead = Lead()
         self._ambush: Any = None
         self._ambushes = 0
 
@@ -48,14 +70,15 @@ class Beside:
         if id(module) not in self._made and len(self._names) < MOST:
             self._made[id(module)] = module
 
-    def look(self, step: int) -> None:
-        """Digests of their buffers behind this step."""
+    def look(self) -> None:
+        """Digests of their buffers, and of what plain objects hold, behind this step."""
         if not self._buffers or self._made:
             self._choose()
-        for buffers in self._buffers:
+        self._plain.search()
+        for buffers in (*self._buffers, self._plain):
             started = buffers.start()
             if started is not None:
-                self.context.later(partial(buffers.write, step, started), started[0])
+                self.context.later(partial(buffers.write, self.lead.step, started), started[0])
 
     def _choose(self) -> None:
         """Take in what was made since the last look."""

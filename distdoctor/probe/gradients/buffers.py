@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from torch import Tensor, nn
 
@@ -32,17 +33,17 @@ class Buffers:
 
     def start(self) -> tuple[Reading, list[int], list[int]] | None:
         """Their digests on the way, the numbers of their records, and their kinds; None when there are no buffers."""
-        found: list[tuple[int, Tensor]] = []
-        for ref, prefix in zip(self._roots, self._prefixes, strict=True):
-            root = ref()
-            if root is not None:
-                named = ((held._replace(name=prefix + held.name), buffer) for held, buffer in buffers_of(root))
-                found += [(self._seq(root, held, buffer), buffer) for held, buffer in named]
-        del found[MOST:]
+        found = [(self._seq(root, held, buffer), buffer) for root, held, buffer in islice(self._held(), MOST)]
         if not found:
             return None
         tensors = [buffer for _, buffer in found]
         return self._digests.start(tensors)[0], [seq for seq, _ in found], kinds_of(tensors)
+
+    def _held(self) -> Iterator[tuple[nn.Module | None, HeldParameter, Tensor]]:
+        for ref, prefix in zip(self._roots, self._prefixes, strict=True):
+            root = ref()
+            for held, buffer in buffers_of(root) if root is not None else ():
+                yield root, held._replace(name=prefix + held.name), buffer
 
     def write(self, step: int, started: tuple[Reading, list[int], list[int]]) -> None:
         """One row for each, once everything is ready."""
@@ -51,14 +52,15 @@ class Buffers:
         for seq, value in zip(seqs, finished_all(reading, kinds), strict=True):
             write(param=value, step=step, tensor=seq)
 
-    def _seq(self, root: nn.Module, held: HeldParameter, buffer: Tensor) -> int:
+    def _seq(self, root: nn.Module | None, held: HeldParameter, buffer: Tensor) -> int:
         known = self._seqs.get(held.name)
         if known is not None:
             return known
-        agree, later = self.context.agreement.of_buffers(root)
+        agree, later = self.context.agreement.of_buffers(root) if root is not None else ("", False)
         flags = TensorFlag.BUFFER
         flags |= TensorFlag.NORMALISATION if held.normalisation else 0
         flags |= TensorFlag.LATER if later else 0
+        flags |= TensorFlag.PLAIN if root is None else 0
         trace = self.context.trace
         agree_id = trace.texts.id(agree)
         seq: int = trace.tensors.write(

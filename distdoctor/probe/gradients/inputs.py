@@ -75,6 +75,9 @@ class Inputs:
 
     def given(self, *values: Any) -> None:
         """A wrapped model is about to compute with these."""
+        on_given = self.context.rank.on_given
+        if on_given is not None and (first := next(_leaves(values, DEPTH), None)) is not None:
+            on_given(first)
         if not self._wanted():
             return
         began = time.thread_time()

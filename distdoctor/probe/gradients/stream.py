@@ -88,7 +88,7 @@ class GradientsStream:
         self.gathers.install()
         self.reductions.install()
         self.beside.install()
-        joins.install(context)
+        joins.install(context, self._go_on_together)
         if context.deep:
             self.origins.install()
         optimizer_steps.before_each(context.guarded, self.before)
@@ -158,6 +158,7 @@ class GradientsStream:
         if not tracked.begun:  # it has not asked its closure
             self._uses(optimizer, tracked)
         began = time.thread_time()
+        tracked.leads = self.beside.lead.takes(tracked.number, tracked.step, self.context.updates)
         if tracked.looking:
             self._look_after(optimizer, tracked)
             tracked.spent += time.thread_time() - began + self.inputs.spent
@@ -167,7 +168,7 @@ class GradientsStream:
         else:
             self._write_if_new(optimizer, tracked)
         self.wrappers.after_step(optimizer)
-        if tracked.number == 1:
+        if tracked.leads:
             self.beside.after_step()
         if tracked.copies is not None and tracked.copies.found:
             tracked.copies.after_step(looked_at=_wants_the_next(tracked))
@@ -187,6 +188,11 @@ class GradientsStream:
         for tracked in self._tracked.values():
             if tracked.copies is not None:
                 tracked.copies.loader_begins()
+
+    def _go_on_together(self) -> None:
+        """All ranks have joined: their next steps are made with one another again."""
+        for tracked in self._tracked.values():
+            tracked.go_on_together()
 
     def _steps_of(self, optimizer: Optimizer) -> int:
         """How often this optimizer has stepped."""
@@ -238,7 +244,7 @@ class GradientsStream:
         if tracked.step == 0:
             tracked.initial = tracked.digests["params"].start(parameters)
         # Whether something besides the optimizer changed parameters shows when looks follow each other.
-        if tracked.interval == 1:
+        if tracked.interval == 1 or tracked.together == tracked.step + 1:
             tracked.params = tracked.initial or tracked.digests["params"].start(parameters)
         tracked.state = self._state(optimizer, tracked, parameters, "state before") if tracked.fixed else (None, [])
 
@@ -290,6 +296,7 @@ class GradientsStream:
         params = tracked.digests["params"].start(parameters)
         flags = UpdateFlag.DIGESTED
         with_state = tracked.fixed or tracked.looks < FIRST_STATES or tracked.looks % 4 == 0
+        with_state |= tracked.together == tracked.step
         state, owners = self._state(optimizer, tracked, parameters, "state") if with_state else (None, [])
         if with_state:
             flags |= UpdateFlag.STATE
@@ -306,8 +313,8 @@ class GradientsStream:
         buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
         if buffers is not None:
             self.context.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]
-        if with_state and tracked.number == 1:
-            self.beside.look(look.step)
+        if with_state and tracked.leads:
+            self.beside.look()
         copies = tracked.copies.start() if tracked.copies is not None else []
         readings = [grads[0], params[0], norms, state, look.before, look.state_before]
         readings += [reading for _, reading, *_ in copies]

@@ -21,6 +21,7 @@ LONGEST = 4096  # steps between two looks
 MOST_PATTERNS = (
     4  # of which parameters have a gradient: a model that changes them all the time is looked at as others are
 )
+MOST_JOINS = 8  # behind which a step is looked at
 
 
 class Tracked:
@@ -32,6 +33,7 @@ class Tracked:
         self.interval = max(1, every)
         self.fixed = every > 0
         self.looking = False
+        self.leads = False  # see `beside.Lead`
         self.begun = False  # the step under way: its gradients are there
         self.inventory: Inventory | None = None
         self.digests = {kind: Digests() for kind in ("grads", "params", "state", "state before")}
@@ -56,6 +58,8 @@ class Tracked:
         self.spent_in_all = 0.0
         self.counted = (0, 0, 0)  # backwards, synced, unsynced: totals when it stepped last
         self.written: tuple[Any, ...] = ()
+        self.together = 0  # the step behind the last Join, which is looked at whole
+        self._joins = 0
         self._patterns: set[tuple[bool, ...]] = set()
         self._anew = 0  # the last step of those that are looked at because other parameters have gradients now
 
@@ -75,7 +79,8 @@ class Tracked:
         of two (a job of a million steps has twenty), and the first ones of a new stage."""
         if step % self.interval == 0:
             return True
-        return not self.fixed and (step <= FIRST_STEPS or not step & (step - 1) or step <= self._anew)
+        new = step <= self._anew or step == self.together
+        return not self.fixed and (step <= FIRST_STEPS or not step & (step - 1) or new)
 
     def notice_stage(self, optimizer: Optimizer) -> None:
         """Look again from here on where parameters have gradients that had none, or the other way round: a few of each group
@@ -90,6 +95,12 @@ class Tracked:
         if self._patterns:
             self._anew = self.step + FIRST_STEPS
         self._patterns.add(key)
+
+    def go_on_together(self) -> None:
+        """Look at the next step: a Join is over."""
+        if self._joins < MOST_JOINS:
+            self._joins += 1
+            self.together = self.step + 1
 
     def paced(self) -> None:
         """A step is over: learn how long steps work. Where others take the CPU a look takes longer too, so waits do not count."""

@@ -101,7 +101,7 @@ class PassWriter:
             indices = self._numbers(index)
         prefetch = self.prefetch + self.behind
         if not prefetch:
-            self._hand_over(indices)
+            self.hand_over(indices)
             return
         self.draws += 1
         self.waiting.append(indices)
@@ -115,7 +115,7 @@ class PassWriter:
         """A batch of iterable data was handed over; its first sample has this fingerprint."""
         if fingerprint is None and self.storing:
             self._cut()
-        self._hand_over(array("I", [fingerprint or 0]))
+        self.hand_over(array("I", [fingerprint or 0]))
 
     def over(self) -> None:
         """Iterable data have come to their end."""
@@ -155,9 +155,9 @@ class PassWriter:
     def _next_waiting(self) -> None:
         indices = self.waiting.popleft()
         self.ahead -= len(indices)
-        self._hand_over(indices)
+        self.hand_over(indices)
 
-    def _hand_over(self, indices: array[int]) -> None:
+    def hand_over(self, indices: array[int]) -> None:
         count, fill = len(indices), self.fill
         self.drawn += count
         self.batches += 1

@@ -29,6 +29,7 @@ from distdoctor.probe.samples.below_subsets import below_subsets
 from distdoctor.probe.samples.bitmap_writer import BitmapWriter, BitmapWriters
 from distdoctor.probe.samples.dataset_content import Content, content_of
 from distdoctor.probe.samples.fingerprints import fingerprint
+from distdoctor.probe.samples.given_rows import GivenRows
 from distdoctor.probe.samples.outdated_copies import bound, is_outdated
 from distdoctor.probe.samples.sample_pass import PassWriter
 from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, held_in, told_within
@@ -98,6 +99,7 @@ class SamplesStream:
         self._wrapped: set[type] = set()
         self.noise: worker_rng.WorkerRngWatch | None = None
         self.modes = eval_mode.Modes()
+        self.rows = GivenRows(rank, trace)
         self.sets = BitmapWriters(rank.folder, trace.rank, trace.attempt) if not trace.in_memory else None
 
     # --- loaders -----------------------------------------------------------------------------------------------------------
@@ -195,6 +197,7 @@ class SamplesStream:
         )
         new_set = self._new_set(content) if not flags & (PassFlag.ITERABLE | PassFlag.UNTRANSLATED) else None
         self.rank.on_pass()
+        self.rows.loader_begins()
         source, around = iterator._sampler_iter, self._under_way()
         self.latest = begun = PassWriter(self, source, loader.prefetch, seq, flags, keep, new_set, around)
         begun.behind = _held_back()

@@ -300,6 +300,7 @@ class Joined(TraceEvent):
     """This rank has no more inputs, the others may have some: torch's Join shadows them from here on."""
 
     steps: int = 0  # that it has made
+    ended: int = 0  # those when all had joined and torch has let it go on; 0: not yet
 
 
 @kind(27)

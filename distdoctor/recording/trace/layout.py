@@ -503,6 +503,7 @@ class TensorFlag(IntFlag):
     LATER = 32  # buffers: not broadcast before each forward
     COPY = 64  # of BUFFERs: all parameters of a copy of what is trained, under one digest
     CARRIED = 128  # another optimizer had stepped it before this one did
+    PLAIN = 256  # of BUFFERs: an attribute of an object that is no module
 
 
 class UpdateFlag(IntFlag):
@@ -631,6 +632,7 @@ class PassFlag(IntFlag):
     EVAL_MODE = 131072  # the model was in eval mode when the pass began
     OUTDATED = 262144  # set_epoch changed the data after the workers had begun, which hold copies of their own
     PERSISTENT = 524288  # the workers live on for the next pass
+    GIVEN = 1048576  # no loader's: digests of the rows that a wrapped model was given
 
 
 DTYPES: tuple[str, ...] = (

@@ -12,7 +12,9 @@ How we know      The indices that two ranks drew in the same training pass are c
                  share's worth of draws only, without the last batch, and only among ranks that average gradients: likely.
                  Iterable data have no indices: the first samples of the batches are compared by content, over passes that were
                  read to their end and in which no sample came twice, if the source deals the stream out by rank: likely. One
-                 is enough where the source shows that each rank shuffles by a seed of its own first.
+                 is enough where the source shows that each rank shuffles by a seed of its own first. Without a loader, rows that
+                 wrapped models are given are compared, while they lie on the host: in the first epoch, in which none came twice
+                 to a rank, two ranks have one in world_size in common, as shares of orders of their own have (possible).
 What to do       Give all ranks the same seed, epoch and dataset, and each rank its own rank number. Shuffle a list of shards
                  with a seed that is equal on all ranks, and deal it out afterwards.
 When it is fine  Sampling with replacement, RandomSampler(num_samples=...) on each rank, repeated augmentation (RASampler), ranks
@@ -26,21 +28,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.own_shares import GivenSamples, OwnShares, own_shares
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.data.sharing import Shared, shared_samples
 from distdoctor.diagnosis.data.splits import cut_places, given_places, same_parts, split_key
 from distdoctor.diagnosis.data.stream_overlap import SharedStream, shared_streams
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.given_values import Line, given_to_sampler
+from distdoctor.diagnosis.source.own_batches import batches_of_model, seeds_by_rank
 from distdoctor.diagnosis.source.picked_samples import Cut, cut_of_data
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
 
 @check("DD303", "overlapping-samples", severity=ERROR, family="shares")
-def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
+def examine(
+    orders: SampleOrders | None, given: GivenSamples | None, replicas: Replicas, sources: Sources
+) -> Iterator[Finding]:
+    for own in own_shares(given, replicas) if given is not None else ():
+        yield _own_order_finding(own, sources)
+    if orders is None:
+        return
     told: set[str] = set()
     for shared in shared_samples(orders, replicas):
         loader = str(shared.passes.one.made_line)
@@ -129,6 +139,42 @@ def _stream_finding(shared: SharedStream) -> Finding:
         prescriptions=(Prescription("same-order-before-sharding", effect="disjoint shares that cover the stream"),),
         at_ns=one.started_ns,
     )
+
+
+def _own_order_finding(own: OwnShares, sources: Sources) -> Finding:
+    ranks, (one, other, shared) = own.replicas.ranks, max(own.pairs, key=lambda pair: pair[2])
+    seeds, made = seeds_by_rank(sources.texts), batches_of_model(sources.texts)
+    places = (
+        *(Place(line, ranks, f"seeds each rank its own way: `{text}`") for line, text in seeds),
+        *(Place(line, ranks, f"the model is given `{text}`") for line, text in made),
+        *((Place(own.first.loop_line, ranks, "trains on it"),) if own.first.loop_line else ()),
+    )
+    return Finding(
+        title=f"{named(ranks)} take one share in {len(ranks)} of the data, each in an order of its own: ranks {one} and {other} "
+        f"share {shared:,} samples in one epoch",
+        ranks=ranks,
+        severity=WARNING,
+        confidence=POSSIBLE,
+        place=places[0].site if places else own.first.loop_line,
+        places=places,
+        evidence={"shared": shared, "drawn": dict(list(own.drawn.items())[:8]), "pairs": [list(pair) for pair in own.pairs[:16]]},
+        why=f"rank {one} was given {own.drawn[one]:,} different samples before one came again; {shared:,} of them came to rank "
+        f"{other} as well, about one in {len(ranks)}, as with orders that have nothing to do with one another. Shares of one "
+        f"order are disjoint; now about {_unseen(len(ranks)):.0%} of the data are seen by no rank in an epoch",
+        prescriptions=(
+            Prescription(
+                "same-order-before-sharding",
+                change="shuffle by a generator with one seed for all ranks, and take the rank's share of that order",
+                effect="disjoint shares that cover the data",
+            ),
+        ),
+        at_ns=own.first.started_ns,
+    )  # fmt: skip
+
+
+def _unseen(ranks: int) -> float:
+    """The part of the data that none of so many independent shares holds."""
+    return (1 - 1 / ranks) ** ranks
 
 
 def _because(shared: Shared) -> str:

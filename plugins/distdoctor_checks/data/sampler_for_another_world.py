@@ -13,7 +13,8 @@ How we know      DistributedDataParallel or FSDP show which ranks average their 
                  samples (likely); or two samplers, one inside the other, both take the rank's share, and an epoch draws no
                  more than that leaves (likely).
 What to do       Omit num_replicas and rank (the process group knows them), or pass the global rank and world size. Share data
-                 out once: hand the whole dataset to the sampler, or read a rank's own part with a sampler of one replica.
+                 out once: hand the whole dataset to the sampler, or read a rank's own part with a sampler of one replica. In a
+                 mesh take both numbers from its data dimension, `mesh["dp"]`.
 When it is fine  Ranks of a tensor- or pipeline-parallel group use one shard on purpose: they do not average gradients with one
                  another.
 Source           torch.utils.data.distributed.DistributedSampler.__init__ (torch 2.15).
@@ -25,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.parts_of_model import FedApart, fed_apart
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
 from distdoctor.diagnosis.data.splits import given_places, split_line
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
@@ -41,7 +43,8 @@ _DEALING = frozenset(
 
 
 @check("DD311", "sampler-for-another-world", severity=ERROR, family="shares")
-def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Iterator[Finding]:
+def examine(orders: SampleOrders, replicas: Replicas, sources: Sources, recording: Recording) -> Iterator[Finding]:
+    yield from (_fed_apart(found, sources) for found in fed_apart(orders, replicas, recording))
     told: set[str] = set()
     for together in orders.together():
         for known in replicas.sets:
@@ -61,6 +64,38 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources) -> Itera
             elif len(dealing := _dealing(passes, known, sources)) > 1:
                 told.add(str(passes.one.made_line))
                 yield _by_two_samplers(passes, dealing)
+
+
+def _fed_apart(found: FedApart, sources: Sources) -> Finding:
+    one, ranks = found.passes.one, found.passes.ranks
+    given = given_to_sampler(sources.texts, one.made_line, "rank")
+    return Finding(
+        title=f"{named(ranks)} hold parts of one model, but their samplers deal them different shares of the data",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=given[0][0] if given else one.made_line or one.loop_line,
+        places=(
+            *given_places(given, ranks),
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
+            Place(found.summed_at, ranks, f"sums over these ranks what each makes of its batch, {found.shape}"),
+        ),
+        evidence={
+            "num_replicas": one.num_replicas,
+            "sampler_rank": {rank: p.sampler_rank for rank, p in list(found.passes.passes.items())[:8]},
+            "steps": found.steps,
+        },
+        why=f"each holds shards (DTensor) of layers, whose outputs are summed over {named(ranks)} in the forward of "
+        f"{found.steps} steps: the parts of one sum are made of different samples. What they hold as copies gets another "
+        "gradient on each, and drifts apart",
+        prescriptions=(
+            Prescription(
+                "sampler-of-this-world",
+                change="take both numbers from the data dimension of the mesh: DistributedSampler(dataset, "
+                'num_replicas=mesh["dp"].size(), rank=mesh["dp"].get_local_rank())',
+            ),
+        ),
+        at_ns=one.started_ns,
+    )
 
 
 def _are_shared_out_twice(together: Together, known: ReplicaSet) -> bool:

@@ -95,11 +95,14 @@ def _own_parts(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
 
 
 def _gathers_over(log: RankTrace, line: SourceLine, ranks: tuple[int, ...]) -> bool:
-    sites = np.unique(log.calls["site"])
-    here = [int(one) for one in sites if log.site(int(one)) == line]
-    groups = np.unique(log.calls["group"][np.isin(log.calls["site"], here)])
-    over = {one.ranks for one in log.group_list() if one.name in {log.text(int(group)) for group in groups}}
-    return any(set(ranks) <= set(members) for members in over)
+    """Whether this line gathers over all of these ranks, in most of the steps: an evaluation gathers now and then."""
+    calls = log.calls
+    names = {log.text(int(group)): int(group) for group in np.unique(calls["group"])}
+    over = [names[one.name] for one in log.group_list() if one.name in names and set(ranks) <= set(one.ranks)]
+    sites = [int(one) for one in np.unique(calls["site"]) if log.site(int(one)) == line]
+    steps = np.unique(calls["step"][np.isin(calls["site"], sites) & np.isin(calls["group"], over)])
+    since = int(calls["step"].min()) if len(calls) else 0
+    return 2 * len(steps) >= max(1, int(log.steps["step"].max(initial=0)) - since)
 
 
 def _is_multiplied(gradients: Gradients, peers: ReplicaGroup) -> bool:

@@ -14,7 +14,9 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  normalisers of observations, or the centre of a loss: compared where a forward with gradients goes
                  through them (of a loss, where it computes with them), the source shows
                  that each value is made of the one before, they differ in every look and change on two ranks or more; and
-                 so are buffers in a model that fully_shard or FSDP1 shards, which broadcast none.
+                 so are buffers in a model that fully_shard or FSDP1 shards, which broadcast none. Tensors and arrays in plain
+                 objects are compared as well, where the source takes them off what a function is given, or divides that by them:
+                 possible.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
 When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note.
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints, Saved
@@ -47,7 +50,7 @@ from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, Replica
 from distdoctor.diagnosis.replicas.rank_gradients import TensorInfo, Update, same_ranks
 from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.diagnosis.source.given_values import Line
-from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes, is_used_forward
+from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes, is_used_forward, scales_what_it_is_given
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import BesideUsed, Wrapped
@@ -83,7 +86,9 @@ def examine(
         yield from _inside(gradients, peers, recording, checkpoints)
     training = [peers for peers in (*whole, *sharded) if peers.optimizer == 1]
     if training:
-        yield from _beside(gradients, max(training, key=lambda one: len(one.ranks)), recording, checkpoints)
+        most = max(training, key=lambda one: len(one.ranks))
+        yield from _beside(gradients, most, recording, checkpoints)
+        yield from _in_plain_objects(gradients, most, recording, checkpoints)
 
 
 def _sharded(gradients: Gradients, replicas: Replicas) -> Iterator[ReplicaGroup]:
@@ -134,11 +139,33 @@ def _beside(
             yield _local_statistics(gradients, peers, recording, checkpoints, apart, line, event)
 
 
+def _in_plain_objects(
+    gradients: Gradients, peers: ReplicaGroup, recording: Recording, checkpoints: Checkpoints | None
+) -> Iterator[Finding]:
+    """Statistics by which the user's functions scale what they are given, in objects that are no modules."""
+    if any(rank not in gradients.ranks for rank in peers.ranks):
+        return
+    owners: dict[str, dict[str, str]] = defaultdict(dict)  # of each object
+    for tensor in gradients.tensors_of(peers.ranks):
+        if tensor.flags & TensorFlag.PLAIN:
+            of_object, _, attribute = tensor.name.rpartition(".")
+            if scales_what_it_is_given(recording.sources, tensor.owner, attribute):
+                owners[of_object][tensor.name] = tensor.owner
+    for own in owners.values():
+        apart, line = _kept_apart(gradients, peers, recording, own, 0)
+        if line and not _train_apart(gradients, peers):
+            yield replace(
+                _local_statistics(gradients, peers, recording, checkpoints, apart, line, BesideUsed()),
+                confidence=POSSIBLE,
+            )
+
+
 def _kept_apart(
     gradients: Gradients, peers: ReplicaGroup, recording: Recording, owners: Mapping[str, str], optimizer: int
 ) -> tuple[dict[str, Course], SourceLine]:
     """Of these buffers (name -> class) those that the ranks keep apart, and the first line that makes a value of that before."""
-    apart = {name: course for name in sorted(owners) if _is_apart(course := _course(gradients, peers, name, optimizer))}
+    courses = {name: _since_it_moves(_course(gradients, peers, name, optimizer)) for name in sorted(owners)}
+    apart = {name: course for name, course in courses.items() if _is_apart(course)}
     kept = (accumulated_at(recording.sources, owners[name], name.rpartition(".")[2]) for name in apart)
     return apart, next((line for line in kept if line), SourceLine())
 
@@ -165,6 +192,13 @@ def _course(gradients: Gradients, peers: ReplicaGroup, name: str, optimizer: int
     return {step: by_rank for step, by_rank in sorted(found.items()) if len(by_rank) == len(peers.ranks)}
 
 
+def _since_it_moves(course: Course) -> Course:
+    """Without the first looks, in which no rank had changed the value that all began with."""
+    first = {value for by_rank in list(course.values())[:1] for value in by_rank.values()}
+    begins = next((step for step, by_rank in course.items() if len(first) > 1 or {*by_rank.values()} != first), None)
+    return {step: by_rank for step, by_rank in course.items() if begins is not None and step >= begins}
+
+
 def _is_apart(course: Course) -> bool:
     """Whether the ranks never agree on it, and at least two of them change it: one that changes it alone may be its owner."""
     if len(course) < FEWEST or any(len(set(by_rank.values())) == 1 for by_rank in course.values()):
@@ -185,8 +219,9 @@ def _local_statistics(
     name, course = next(iter(apart.items()))
     step = next(iter(course))
     more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
-    writes = buffer_writes(recording.sources, apart)
     kept = [tensor for tensor in gradients.tensors_of(peers.ranks) if tensor.name == name]
+    registered = not any(tensor.flags & TensorFlag.PLAIN for tensor in kept)
+    writes = buffer_writes(recording.sources, apart) if registered else []
     saved = _saved_of_one(checkpoints, peers, recording, kept, step) if checkpoints is not None else None
     also = f", and rank {saved.rank} saves a checkpoint" if saved is not None else ""
     inside = not used.site and peers.by in SHARDING

@@ -5,11 +5,14 @@ What it means    Momentum or another optimizer state of one parameter is not bit
 Why it hurts     The next steps use it, so the replicas are about to become different models.
 How we know      Digests of all bits of the optimizer state after a step (in `check-grads` also before it), compared where every
                  replica keeps one. Certain where the parameters of a later step have become different; likely where no later step
-                 was seen.
+                 was seen. A note behind a Join with uneven inputs: ranks that ran out of them early have made fewer steps, Join
+                 gives all the same weights again, and the first step behind it makes different ones of these.
 What to do       Load the same optimizer state on every rank (a resumed run that loads it on rank 0 only causes this), and
-                 change it in the same way on all ranks.
+                 change it in the same way on all ranks. Behind a Join broadcast it from a rank that had the most inputs, or let
+                 ZeroRedundancyOptimizer join as well, which shadows the steps of the others.
 When it is fine  ZeroRedundancyOptimizer and sharded optimizers keep different parts by design: those are not compared. Nor is a
                  state that the parameters do not feel, as of optimizers that update a share on each rank and send the result.
+                 Plain SGD under Join remembers nothing.
 Source           torch.optim.Optimizer.load_state_dict.
 """
 
@@ -19,10 +22,11 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, Finding, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.after_joins import LeftBehind, left_behind
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, changed_between_steps, differing_state
 from distdoctor.diagnosis.replicas.tensor_differences import STATE, STATE_BEFORE
-from distdoctor.diagnosis.replicas.wording import evidence, loaded_where, places, sides, tie, which
+from distdoctor.diagnosis.replicas.wording import by_rank, evidence, loaded_where, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
@@ -50,6 +54,39 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             at_ns=parting.at_ns,
             explains=(parting.key,),
         )
+    for one in left_behind(partings.gradients):
+        yield _behind_a_join(one)
+
+
+def _behind_a_join(found: LeftBehind) -> Finding:
+    ranks, more = found.peers.ranks, len(found.names) - 1
+    update = found.updates[ranks[0]]
+    most = max(found.steps.values())
+    early = tuple(rank for rank in ranks if found.steps[rank] < most)
+    return Finding(
+        title=f"behind a Join with uneven inputs ({by_rank(found.steps, ' steps')}) the optimizers remember different steps, and "
+        f"the weights part again: {found.names[0]}{f' and {more} more' if more else ''}",
+        ranks=early,
+        place=found.joined[ranks[0]].site,
+        places=(
+            Place(found.joined[ranks[0]].site, ranks, "Join, which brings the weights together and nothing else"),
+            Place(update.site, ranks, "steps with equal gradients, from equal weights, to different ones"),
+        ),
+        evidence={"step": update.step, "steps": dict(found.steps), "parameters": list(found.names[:8])},
+        why=f"in step {update.step} of {named((ranks[0],))}, the first behind the Join, weights and gradients were the same on "
+        f"{named(ranks)} and the optimizer's state was not: the steps that the others made alone are missing on {named(early)}. "
+        "The replicas are different models until the next Join ends",
+        prescriptions=(
+            Prescription(
+                "same-optimizer-state",
+                change="behind each Join broadcast the optimizer's state from a rank that had the most inputs, or let "
+                "ZeroRedundancyOptimizer join too: Join([model, optimizer])",
+            ),
+        ),
+        severity=NOTE,
+        confidence=CERTAIN,
+        at_ns=update.at_ns,
+    )
 
 
 def sick() -> Recording:

@@ -206,7 +206,7 @@ def _leaks(updates: list[Update], recording: Recording) -> list[Update]:
         if not leaking:
             return []
         log = recording.ranks[rank]
-        begins = log.passes["started_ns"].tolist()
+        begins = log.loader_passes["started_ns"].tolist()
         ends = dict(zip(log.steps["step"].tolist(), log.steps["at_ns"].tolist(), strict=True))
         if not all(_is_first(update, begins, ends) for update in more):
             return []

@@ -9,8 +9,9 @@ How we know      A few elements of two gradients are sampled on each rank before
                  their ratio is the same everywhere and equals the number of ranks or its inverse. Or the autograd graph shows
                  that each rank divides its loss by a number that all ranks have counted together, and the wrapper averages
                  again; or that a mean loss is scaled by the number of ranks, which the source names there (likely). A note,
-                 possible: each rank divides its summed loss by a count of its own, and the counts are far apart. Possible:
-                 the source divides terms of the loss by a count that a collective has summed over the ranks. Or the
+                 possible: each rank divides its summed loss by a count of its own, and the counts are far apart; a warning,
+                 likely, where the same rank has the fewest again and again, which no average over steps makes up for.
+                 Possible: the source divides terms of the loss by a count that a collective has summed over the ranks. Or the
                  first steps use the mean, and all later ones the sum, while the loss is made in one way (likely: a
                  communication hook that changes its way). Looked at are eight of the first steps, and three from each
                  power of two on.
@@ -49,6 +50,10 @@ from distdoctor.recording.trace.layout import CallFlag, Op
 SEEN = 2  # different counts; a constant may be anything
 FEWEST = 3  # steps in which counts are far apart
 FAR = 1.5
+MANY, NEARLY = (
+    8,
+    0.8,
+)  # steps, and the part of them, in which one rank has the fewest: by chance once in 300 of two ranks
 NUMBER_BYTES = 64  # of each rank: a count, or a few
 EXCHANGES = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR)]
 
@@ -190,6 +195,18 @@ def _own_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, dict[i
     return counted if len(counted) >= max(FEWEST, len(whole) / 2) else {}
 
 
+def _has_always_fewer(counts: Mapping[int, Mapping[int, float]]) -> int | None:
+    """The rank that divides by the smallest count in nearly all steps, all of them together far smaller than another's."""
+    totals: dict[int, float] = defaultdict(float)
+    for step in counts.values():
+        for rank, count in step.items():
+            totals[rank] += count
+    least = min(totals, key=lambda rank: totals[rank])
+    fewest = sum(step[least] == min(step.values()) for step in counts.values())
+    always = len(counts) >= MANY and fewest >= NEARLY * len(counts)
+    return least if always and max(totals.values()) >= FAR * totals[least] else None
+
+
 def _common_divisors(gradients: Gradients, peers: ReplicaGroup) -> dict[int, float]:
     """step -> the whole number by which every rank divides its summed loss, where it is the same on all and no rank multiplies
     by the number of ranks. {} where that is not so in every step that is known of all ranks: one may end before its last ones
@@ -289,6 +306,8 @@ def _divided_alone(
     shown = ", ".join(f"{value:g} on rank {rank}" for rank, value in list(counts[step].items())[:4])
     line = update.loss_site or update.site
     division = _division(sources, line, agreed=False)
+    fewer = _has_always_fewer(counts)
+    always = f"; rank {fewer} has the fewest in nearly all of {len(counts)} steps" if fewer is not None else ""
     return Finding(
         title=f"{named(peers.ranks)} divide their summed losses by counts of their own, up to {most / least:.2g} times apart",
         ranks=peers.ranks,
@@ -296,7 +315,7 @@ def _divided_alone(
         places=_places(division, line, peers.ranks),
         evidence={"step": step, "counts": counts[step], "steps": len(counts), "replicas_by": peers.by},
         why=f"in step {step} by {shown}; {peers.by} gives each rank the same weight, so what a rank with few of them counted "
-        f"weighs up to {most / least:.2g} times as much as on another",
+        f"weighs up to {most / least:.2g} times as much as on another{always}",
         prescriptions=(
             Prescription(
                 "divide-by-ranks-once",
@@ -304,8 +323,8 @@ def _divided_alone(
                 effect="every token or sample weighs the same",
             ),
         ),
-        confidence=POSSIBLE,
-        severity=NOTE,
+        confidence=POSSIBLE if fewer is None else LIKELY,
+        severity=NOTE if fewer is None else WARNING,
         at_ns=update.at_ns,
     )
 

@@ -6,8 +6,7 @@ What it means    Several ranks share some parameters, and each holds others alon
 Why it hurts     The shared parameters take a different step on each rank, so the replicas drift from the first clipped step on.
                  Where each rank holds a shard of every parameter, its norm is that of its shard: the step changes direction.
 How we know      Before the step these parameters are bit-identical; at the optimizer step their gradients differ by one factor
-                 that is the same for all of them, at least a quarter of the bit-identical ones whose gradients differ, and
-                 different on each rank. Of shards (DTensors): a few elements of the
+                 that is the same for most of them and different on each rank. Of shards (DTensors): a few elements of the
                  reduced gradient and of the one that the optimizer uses differ by one factor on each rank, and by another one
                  on another rank, in two steps or more. Or DistributedDataParallel makes all gradients equal, or placements
                  keep each shard on several ranks (HSDP), and in three steps or more a function sums over these ranks what it
@@ -52,7 +51,6 @@ _SCALES, _NORMS = (".mul_(", ".div_(", "_foreach_mul_("), ("norm", "sqrt", "** 0
 LARGEST_NUMBER = 8  # bytes of one number
 MOST_CALLS = 4096  # of one rank that are looked at, the latest
 ENOUGH = 3  # parameters, elements or steps, with the same factor; that does not happen by itself
-SHARED = 0.25  # of the parameters that ranks hold alike while their gradients differ; a few may be so by chance, in one layer
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,9 @@ def _first_scaled(found: Courses) -> ScaledGradients | None:
             if factors is not None:
                 known = next((one for one in by_factors if _alike(one, factors)), factors)
                 by_factors.setdefault(known, []).append(name)
-        for factors, names in by_factors.items():
-            if len(names) >= max(ENOUGH, SHARED * sum(map(len, by_factors.values()))):
+        every = sum(map(len, by_factors.values()))
+        for factors, names in by_factors.items():  # where most differ by other factors, more than a norm has parted them
+            if len(names) >= ENOUGH and 2 * len(names) > every:
                 return ScaledGradients(step + 1, tuple(names), dict(factors))
     return None
 

@@ -1,14 +1,18 @@
 """
-DD219 outside-the-reducer: DistributedDataParallel does not reduce some of the parameters that train inside it.
+DD219 outside-the-reducer: some parameters are trained, and are not among those that are reduced or averaged.
 
 What it means    DistributedDataParallel registers the parameters when it is constructed. Parameters that were frozen then and
                  are trained now, that were added or replaced later, or that lost their hooks because the model was moved or
-                 cast, are never averaged.
+                 cast, are never averaged. So it is where weights are averaged by hand now and then, from a list that was made
+                 before more of them were unfrozen.
 Why it hurts     These parameters train on each rank's own data alone; the rest of the model is averaged, and nothing fails.
 How we know      Their gradients differ at the step. The wrapped module holds them but the wrapper did not register them; or the
-                 module was moved or cast after wrapping, which gives parameters new gradient accumulators.
+                 module was moved or cast after wrapping, which gives parameters new gradient accumulators. Averaged by hand:
+                 other parameters differ after a step and are the same before the next one, again and again; these were equal when
+                 they were first trained, after the first such average, and are never the same again (likely).
 What to do       Unfreeze, add, move and cast first, and wrap last; or wrap again after the change and rebuild the optimizer.
-When it is fine  Parameters that DistributedDataParallel was told to ignore are not compared.
+When it is fine  Parameters that DistributedDataParallel was told to ignore are not compared. A part that is each rank's own
+                 from the first step on is one on purpose.
 Source           torch.nn.parallel.DistributedDataParallel: "No parameters should be added nor removed later."
 """
 
@@ -19,16 +23,19 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     ReplicaDivergence,
     ReplicaDivergences,
     is_outside_the_reducer,
     was_converted,
 )
-from distdoctor.diagnosis.replicas.gradients import WRAPPER
+from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients
+from distdoctor.diagnosis.replicas.left_out_averages import LeftOut, left_out
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
+from distdoctor.diagnosis.source.lists_of_trained import list_of_trained
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Converted, ParameterAdded, Wrapped
 from distdoctor.recording.trace.layout import TensorFlag
@@ -38,14 +45,15 @@ _UNFREEZES = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True
 
 
 @check("DD219", "outside-the-reducer", severity=ERROR, family="replicas", specificity=70)
-def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
-    for parting in partings.found:
+def examine(gradients: Gradients, partings: ReplicaDivergences | None, sources: Sources) -> Iterator[Finding]:
+    yield from (_never_averaged(found, sources) for found in left_out(gradients))
+    for parting in partings.found if partings is not None else ():
         outside = parting.what == GRADS and is_outside_the_reducer(parting)
-        converted = parting.what == GRADS and parting.peers.by == WRAPPER and was_converted(parting, partings.gradients)
+        converted = parting.what == GRADS and parting.peers.by == WRAPPER and was_converted(parting, gradients)
         if not outside and not converted:
             continue
-        wrapped = event_site(partings.gradients, Wrapped, parting.peers.ranks)
-        line, how = _origin(parting, partings, sources, wrapped)
+        wrapped = event_site(gradients, Wrapped, parting.peers.ranks)
+        line, how = _origin(parting, gradients, sources, wrapped)
         yield Finding(
             title=f"{parting.when}: DistributedDataParallel does not average the gradients of {which(parting)}: {how}",
             ranks=parting.odd,
@@ -68,10 +76,37 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
         )
 
 
+def _never_averaged(found: LeftOut, sources: Sources) -> Finding:
+    first, more = found.names[0], len(found.names) - 1
+    made = list_of_trained(sources.texts, found.averages)
+    return Finding(
+        title=f"{first}{f' and {more} more' if more else ''} are trained and never averaged, as {found.met} others are that were "
+        "trained before",
+        ranks=found.ranks,
+        place=made or found.averages or found.site,
+        places=(
+            *((Place(made, found.ranks, "takes what is trained at that moment"),) if made else ()),
+            *((Place(found.averages, found.ranks, "averages it"),) if found.averages else ()),
+            Place(found.site, found.ranks, "the optimizer steps"),
+        ),
+        evidence={"parameters": list(found.names[:8]), "optimizer": found.optimizer, "since_step": found.since,
+                  "averages": found.meetings},
+        why=f"{found.met} parameters differ on {named(found.ranks)} after some steps and are the same before the next ones; "
+        f"these were equal until step {found.since} of optimizer {found.optimizer}, and at {found.meetings} such averages they "
+        "differed",
+        prescriptions=(
+            Prescription("wrap-last", change="make the list of what is averaged anew whenever parameters are unfrozen"),
+        ),
+        severity=WARNING,
+        confidence=LIKELY,
+        at_ns=found.at_ns,
+    )  # fmt: skip
+
+
 def _origin(
-    parting: ReplicaDivergence, partings: ReplicaDivergences, sources: Sources, wrapped: SourceLine
+    parting: ReplicaDivergence, gradients: Gradients, sources: Sources, wrapped: SourceLine
 ) -> tuple[SourceLine, str]:
-    gradients, ranks = partings.gradients, parting.peers.ranks
+    ranks = parting.peers.ranks
     outside = any(d.tensor.flags & TensorFlag.OUTSIDE for d in parting.differences)
     if not outside:
         return event_site(gradients, Converted, ranks) or wrapped, "moved or cast after wrapping"

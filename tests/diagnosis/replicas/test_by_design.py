@@ -6,7 +6,7 @@ import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, Confidence, Severity
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Confidence, Severity
 from distdoctor.recording.trace.events import FirstStep, Saving
 from distdoctor.recording.trace.layout import CallFlag, UpdateFlag
 from distdoctor.testing.gradients import TrainedJob, trained_job
@@ -178,6 +178,19 @@ def test_counts_of_each_ranks_own_that_are_far_apart_are_a_note_with_micro_batch
     assert (finding.severity, finding.confidence) == (NOTE, POSSIBLE)
     assert "counts of their own" in finding.title
     assert told(job(100, 95), "DD209") == []
+
+
+@pytest.mark.parametrize(("turns", "expected"), [(False, (LIKELY, WARNING)), (True, (POSSIBLE, NOTE))])
+def test_counts_of_which_one_rank_always_has_the_fewest_are_a_warning(
+    turns: bool, expected: tuple[Confidence, Severity]
+) -> None:
+    job = trained_job(2).initial()
+    for number in range(20):
+        counts = (30 + number, 120 + number) if not turns or number % 3 else (120 + number, 30 + number)
+        job.step(roots={rank: f"div {count};nll_loss sum" for rank, count in enumerate(counts)})
+    (finding,) = examine(job.recording(), [CHECKS["DD209"]]).findings
+
+    assert (finding.confidence, finding.severity) == expected
 
 
 def test_an_optimizer_that_leaves_out_what_is_not_finite_is_a_note() -> None:

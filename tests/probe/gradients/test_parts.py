@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from distdoctor.probe.context import Rank
-from distdoctor.probe.gradients.beside import LARGEST, Beside
+from distdoctor.probe.gradients.beside import LARGEST, PATIENCE, Beside, Lead
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inventory import take_inventory
 from distdoctor.probe.gradients.reduced_in_place import Reductions
@@ -187,6 +187,19 @@ class Shift(nn.Module):
         return inputs - self.mean
 
 
+def test_another_optimizer_leads_when_the_first_one_has_stopped_and_goes_on_counting() -> None:
+    lead = Lead()
+    updates = 0
+    for step in range(1, 6):
+        updates += 1
+        assert lead.takes(1, step, updates)
+    taken = [lead.takes(2, step, updates + step) for step in range(1, PATIENCE + 4)]
+
+    assert taken == [False] * PATIENCE + [True] * 3
+    assert lead.step == PATIENCE + 3
+    assert not lead.takes(1, 6, updates + PATIENCE + 4)
+
+
 def test_modules_of_buffers_are_looked_at_until_they_are_gone_and_setting_a_buffer_costs_nothing_later(
     tmp_path: Path,
 ) -> None:
@@ -196,7 +209,8 @@ def test_modules_of_buffers_are_looked_at_until_they_are_gone_and_setting_a_buff
     before = len(hooks)
     beside.install()
     shift, other, large, layer = Shift(), Shift(), Shift(LARGEST + 1), nn.BatchNorm1d(4)
-    beside.look(1)
+    assert beside.lead.takes(1, step=1, updates=1)
+    beside.look()
     assert len(hooks) == before
     beside.after_step()
     with torch.no_grad():
@@ -206,7 +220,8 @@ def test_modules_of_buffers_are_looked_at_until_they_are_gone_and_setting_a_buff
     gone = weakref.ref(shift)
     del shift
     assert gone() is None
-    beside.look(2)
+    assert beside.lead.takes(1, step=2, updates=2)
+    beside.look()
     for _ in range(3):
         beside.after_step()
     assert not nn.modules.module._global_forward_hooks

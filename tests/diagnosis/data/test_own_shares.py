@@ -1,0 +1,60 @@
+"""What wrapped models are given, without a loader, tells whether the shares of ranks overlap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distdoctor.diagnosis.data.own_shares import GivenSamples, own_shares
+from distdoctor.diagnosis.derived import derived
+from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.diagnosis.hang.uneven import uneven_passes
+from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.trace.events import Averaging
+from distdoctor.recording.trace.layout import PassFlag
+from distdoctor.testing.rank_trace import TraceBuilder
+
+GIVEN = PassFlag.GIVEN | PassFlag.ITERABLE | PassFlag.HASHED
+SAMPLES = 2000
+
+
+def given(by_rank: list[list[int]]) -> Recording:
+    logs = [TraceBuilder(rank, world_size=len(by_rank)) for rank in range(len(by_rank))]
+    for log, rows in zip(logs, by_rank, strict=True):
+        log.note(Averaging(tuple(range(len(by_rank))), "DistributedDataParallel"))
+        log.loader_pass(indices=rows, flags=GIVEN, loader=0, loop_site="train.py:30 train", ended_ns=0)
+        log.step()
+    return Recording(Job(world_size=len(by_rank)), {log.rank: log.build() for log in logs})
+
+
+def epochs(rank: int, world: int, *, by: str) -> list[int]:
+    random, found = np.random.default_rng(0 if by == "one order" else rank), list[int]()
+    for _ in range(2):
+        order = random.permutation(SAMPLES)
+        if by == "replacement":
+            order = random.integers(SAMPLES, size=SAMPLES)
+        share = SAMPLES if by == "everything" else SAMPLES // world
+        first = 0 if by == "everything" else rank * share
+        found += order[first : first + share].tolist()
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+@pytest.mark.parametrize("by", ["own orders", "one order", "replacement", "everything"])
+def test_shares_of_own_orders_are_told_from_all_that_is_fine(world: int, by: str) -> None:
+    recording = given([epochs(rank, world, by=by) for rank in range(world)])
+    found = list(own_shares(derived(GivenSamples, recording), derived(Replicas, recording)))
+
+    assert [one.replicas.ranks for one in found] == [tuple(range(world))] * (by == "own orders")
+
+
+def test_an_epoch_that_is_not_over_tells_nothing() -> None:
+    recording = given([epochs(rank, 2, by="own orders")[: SAMPLES // 2] for rank in range(2)])
+    assert list(own_shares(derived(GivenSamples, recording), derived(Replicas, recording))) == []
+
+
+def test_what_models_are_given_is_no_pass_over_a_loader() -> None:
+    recording = given([[*range(40)], [*range(60)]])
+
+    assert all(len(log.passes) == 1 and not len(log.loader_passes) for log in recording.ranks.values())
+    assert uneven_passes(recording) == []
