@@ -191,7 +191,7 @@ def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding], checks: Mapp
     )
     less = tuple(found for found in diagnosis.findings if any(_says_less(found, one, checks) for one in stood))
     if less:
-        stood = tuple(_with_ways_out(one, (found for found in less if _says_less(found, one, checks))) for one in stood)
+        stood = tuple(_with_ways_out(one, less, checks) for one in stood)
         diagnosis = replace(diagnosis, findings=tuple(found for found in diagnosis.findings if found not in less))
     from_outside = {finding.code for finding in stood if finding.code in checks and checks[finding.code].outside}
     if from_outside:
@@ -219,8 +219,10 @@ def _says_less(found: Finding, stood: Finding, checks: Mapping[str, Check]) -> b
     return bool(family) and family == checks[stood.code].family and guessed and found.ranks == stood.ranks
 
 
-def _with_ways_out(stood: Finding, others: Iterable[Finding]) -> Finding:
-    further = (one for found in others for one in found.prescriptions)
+def _with_ways_out(stood: Finding, others: Iterable[Finding], checks: Mapping[str, Check]) -> Finding:
+    """What only says that they were late (a symptom) has no way out of its own."""
+    less = (found for found in others if _says_less(found, stood, checks) and not checks[found.code].symptom)
+    further = (one for found in less for one in found.prescriptions)
     return replace(stood, prescriptions=(*stood.prescriptions, *further))
 
 
