@@ -216,7 +216,9 @@ def _says_less(found: Finding, stood: Finding, checks: Mapping[str, Check]) -> b
         return False
     order, family = list(Confidence), checks[found.code].family
     guessed = order.index(found.confidence) > order.index(stood.confidence)
-    return bool(family) and family == checks[stood.code].family and guessed and found.ranks == stood.ranks
+    return (
+        bool(family) and family == checks[stood.code].family and guessed and found.ranks in (stood.ranks, stood.delays)
+    )
 
 
 def _with_ways_out(stood: Finding, others: Iterable[Finding], checks: Mapping[str, Check]) -> Finding:

@@ -95,7 +95,9 @@ class StandingFindings:
     def explains(self, finding: Finding) -> bool:
         """Whether this is a symptom, and the reason why its ranks hold the others up stands already."""
         reasons = [one.finding for one in self.by_key.values() if one.finding.code not in self.symptoms]
-        return finding.code in self.symptoms and any({*finding.ranks} <= {*reason.ranks} for reason in reasons)
+        return finding.code in self.symptoms and any(
+            {*finding.ranks} <= {*reason.ranks, *reason.delays} for reason in reasons
+        )
 
     def standing_for(self, seconds: float) -> list[Finding]:
         """What has held ranks up for so long."""

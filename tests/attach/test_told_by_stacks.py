@@ -362,6 +362,7 @@ def test_who_keeps_a_file_lock_in_a_barrier_is_blamed_and_not_who_asks_for_it() 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD116", (0,), LIKELY)
     assert "holds the lock on /job/index.lock while it waits in barrier" in finding.title
     assert finding.title.endswith("ranks 1-2 cannot come there without that lock")
+    assert finding.delays == (1, 2)
 
 
 def test_who_asks_for_a_file_lock_that_a_stuck_rank_keeps_is_its_victim() -> None:

@@ -54,6 +54,8 @@ def test_what_is_only_late_at_the_end_has_no_way_out_beside_that_of_what_was_see
     late = replace(seen, code="DD123", confidence=POSSIBLE, prescriptions=(Prescription("balance-ranks"),))
 
     assert with_what_stood(Diagnosis(Job(), (late,)), [seen], CHECKS).findings == (seen,)
+    keeps_a_lock = replace(seen, ranks=(0,), delays=(1,))
+    assert with_what_stood(Diagnosis(Job(), (late,)), [keeps_a_lock], CHECKS).findings == (keeps_a_lock,)
 
 
 def test_a_fact_keeps_the_name_that_was_more_specific_while_it_stood() -> None:

@@ -463,6 +463,7 @@ def _keeps_lock(holder: RankActivity, asking: list[RankActivity], standstill: St
                 change=f"release {path} on rank {holder.rank} before {holder.site.short}, where it {holder.words}",
             ),
         ),
+        delays=tuple(one.rank for one in asking),
     )
 
 
