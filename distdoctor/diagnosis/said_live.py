@@ -14,7 +14,7 @@ import msgspec
 
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import ERROR, NOTE, Confidence, Finding, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Confidence, Finding, Stalls
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Recording
 
@@ -131,6 +131,9 @@ def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Ma
     replicas part may be taken back: what the program brings together again later is no divergence. The end refutes it where the
     same check has seen all that there was.
     """
+    told = tuple(told)
+    decided = tuple(next((one for one in told if _decides(one, f)), f) for f in diagnosis.findings)
+    diagnosis = replace(diagnosis, findings=decided)
     found = (*diagnosis.findings, *diagnosis.suppressed)
     named = {checks[f.code].family for f in diagnosis.at_least(ERROR) if f.code in checks} - {""}
     kept = tuple(
@@ -141,6 +144,13 @@ def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Ma
         and not _is_refuted(finding, diagnosis, checks)
     )
     return replace(diagnosis, findings=(*kept, *diagnosis.findings)) if kept else diagnosis
+
+
+def _decides(told: Finding, found: Finding) -> bool:
+    """Whether it was told which of the ranks that part in a step is the odd one, which what is left (a bundle) does not tell."""
+    step = told.evidence.get("agreed_until_step")
+    same = told.code == found.code and step is not None and step == found.evidence.get("agreed_until_step")
+    return same and told.confidence == CERTAIN and not told.undecided and set(told.ranks) < set(found.ranks)
 
 
 def _is_the_same(told: Finding, found: Finding) -> bool:

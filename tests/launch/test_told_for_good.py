@@ -107,3 +107,12 @@ def test_what_the_end_calls_by_another_name_or_accepts_is_not_taken_back() -> No
     renamed = replace(PARTED, code="DD202", title="gradients differ")
     for end in (replace(whole, findings=(renamed,)), replace(whole, suppressed=(PARTED,))):
         assert with_what_was_said(end, told, CHECKS).withdrawn == ()
+
+
+def test_who_was_told_to_be_the_odd_one_stays_so_where_what_is_left_only_shows_that_ranks_part() -> None:
+    told = replace(TOLD, code="DD203", ranks=(1,), evidence={"agreed_until_step": 4})
+    left = replace(told, title="ranks hold different weights", ranks=(0, 1))
+    later = replace(left, evidence={"agreed_until_step": 9})
+
+    assert with_what_was_told(Diagnosis(Job(), (left,)), [told], CHECKS).findings == (told,)
+    assert told not in with_what_was_told(Diagnosis(Job(), (later,)), [told], CHECKS).findings
