@@ -191,7 +191,7 @@ def _with_symptoms(findings: list[Finding], symptoms: Sequence[Finding]) -> list
 
 def _told_once(family: Sequence[Finding]) -> Iterator[Finding]:
     """Without the notes on ranks that a graver finding of the same family names: it says more about the same event."""
-    graver = [set(finding.ranks) for finding in family if (finding.severity or NOTE) > NOTE]
+    graver = [{*finding.ranks, *finding.delays} for finding in family if (finding.severity or NOTE) > NOTE]
     for finding in family:
         is_note = finding.severity == NOTE and bool(finding.ranks)
         if not (is_note and any(ranks.issuperset(finding.ranks) for ranks in graver)):

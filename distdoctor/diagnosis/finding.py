@@ -77,6 +77,8 @@ class Finding:
     check when left out, `area` (hang, replicas, data, ...) always. `stalls`: whether ranks wait because of it; None: as its check
     says.
 
+    `delays`: ranks that are late because of it, and not by their own doing.
+
     `undecided`: that `ranks` disagree is as sure as `confidence` says, and nothing on record tells which of them is the odd one.
 
     `explains`: the keys of the facts (of an incident, of a divergence of replicas) that it is about. Of all findings that explain
@@ -100,6 +102,7 @@ class Finding:
     explains: tuple[str, ...] = ()
     specificity: int | None = None
     undecided: bool = False
+    delays: tuple[int, ...] = ()
 
     @property
     def lines(self) -> frozenset[tuple[str, int]]:

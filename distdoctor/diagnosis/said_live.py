@@ -14,7 +14,7 @@ import msgspec
 
 from distdoctor.diagnosis.check import Check
 from distdoctor.diagnosis.diagnosis import Diagnosis
-from distdoctor.diagnosis.finding import ERROR, NOTE, Confidence, Finding, Stalls
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Confidence, Finding, Stalls
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.recording.recording import Recording
 
@@ -131,6 +131,9 @@ def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Ma
     replicas part may be taken back: what the program brings together again later is no divergence. The end refutes it where the
     same check has seen all that there was.
     """
+    told = tuple(told)
+    decided = tuple(next((one for one in told if _decides(one, f)), f) for f in diagnosis.findings)
+    diagnosis = replace(diagnosis, findings=decided)
     found = (*diagnosis.findings, *diagnosis.suppressed)
     named = {checks[f.code].family for f in diagnosis.at_least(ERROR) if f.code in checks} - {""}
     kept = tuple(
@@ -141,6 +144,13 @@ def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Ma
         and not _is_refuted(finding, diagnosis, checks)
     )
     return replace(diagnosis, findings=(*kept, *diagnosis.findings)) if kept else diagnosis
+
+
+def _decides(told: Finding, found: Finding) -> bool:
+    """Whether it was told which of the ranks that part in a step is the odd one, which what is left (a bundle) does not tell."""
+    step = told.evidence.get("agreed_until_step")
+    same = told.code == found.code and step is not None and step == found.evidence.get("agreed_until_step")
+    return same and told.confidence == CERTAIN and not told.undecided and set(told.ranks) < set(found.ranks)
 
 
 def _is_the_same(told: Finding, found: Finding) -> bool:
@@ -191,7 +201,7 @@ def with_what_stood(diagnosis: Diagnosis, stood: Iterable[Finding], checks: Mapp
     )
     less = tuple(found for found in diagnosis.findings if any(_says_less(found, one, checks) for one in stood))
     if less:
-        stood = tuple(_with_ways_out(one, (found for found in less if _says_less(found, one, checks))) for one in stood)
+        stood = tuple(_with_ways_out(one, less, checks) for one in stood)
         diagnosis = replace(diagnosis, findings=tuple(found for found in diagnosis.findings if found not in less))
     from_outside = {finding.code for finding in stood if finding.code in checks and checks[finding.code].outside}
     if from_outside:
@@ -216,11 +226,15 @@ def _says_less(found: Finding, stood: Finding, checks: Mapping[str, Check]) -> b
         return False
     order, family = list(Confidence), checks[found.code].family
     guessed = order.index(found.confidence) > order.index(stood.confidence)
-    return bool(family) and family == checks[stood.code].family and guessed and found.ranks == stood.ranks
+    return (
+        bool(family) and family == checks[stood.code].family and guessed and found.ranks in (stood.ranks, stood.delays)
+    )
 
 
-def _with_ways_out(stood: Finding, others: Iterable[Finding]) -> Finding:
-    further = (one for found in others for one in found.prescriptions)
+def _with_ways_out(stood: Finding, others: Iterable[Finding], checks: Mapping[str, Check]) -> Finding:
+    """What only says that they were late (a symptom) has no way out of its own."""
+    less = (found for found in others if _says_less(found, stood, checks) and not checks[found.code].symptom)
+    further = (one for found in less for one in found.prescriptions)
     return replace(stood, prescriptions=(*stood.prescriptions, *further))
 
 

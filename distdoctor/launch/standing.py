@@ -121,7 +121,7 @@ class StandingFindings:
 def _concerned(reason: Finding) -> set[int]:
     """The ranks that a finding names, and of a standstill also those that it shows: they stand because of it."""
     shown = reason.places if reason.severity == ERROR and reason.stalls else ()
-    return {*reason.ranks, *(rank for place in shown for rank in place.ranks)}
+    return {*reason.ranks, *reason.delays, *(rank for place in shown for rank in place.ranks)}
 
 
 def _key(finding: Finding) -> Key:

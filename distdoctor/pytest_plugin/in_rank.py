@@ -28,6 +28,7 @@ from distdoctor.pytest_plugin.refusals import ALL_NAMES
 
 CLOCK_STOPPED = "somebody-is-at-the-debugger"
 _DEBUGGER = "debugger.lock"
+_QUIT = "the-debugger-was-quit"
 _STREAMS = ((1, "stdout"), (2, "stderr"))
 _COLLECTORS = (("threadexception", "collect_thread_exception"), ("unraisableexception", "collect_unraisable"))
 _NO_FAILURE = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
@@ -145,10 +146,11 @@ class InRank:
             report = self.item.ihook.pytest_runtest_makereport(item=self.item, call=call)
             self.outcome.report = self._serialised(report)
             self._leave_behind()  # whoever sits at the debugger may kill this process
-            if self.item.config.getoption("usepdb", False) and report.failed:
+            if self.item.config.getoption("usepdb", False) and report.failed and not self._was_quit():
                 self.item.ihook.pytest_exception_interact(node=self.item, call=call, report=report)
         except pytest.exit.Exception as leaving:
             self.outcome.leave = str(leaving)
+            (self.task.folder / _QUIT).touch()
         except Exception:  # an exception whose text cannot be made
             assert call.excinfo is not None
             words = "".join(traceback.format_exception(call.excinfo.value))
@@ -167,7 +169,13 @@ class InRank:
             return
         self._lock = os.open(self.task.folder / _DEBUGGER, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        if self._was_quit():
+            pytest.exit("Quitting debugger")
         (self.task.folder / CLOCK_STOPPED).write_text(str(self.rank))
+
+    def _was_quit(self) -> bool:
+        """Whether the session is to end, as the debugger of another rank was left by `q`."""
+        return (self.task.folder / _QUIT).exists()
 
     def go_on(self) -> None:
         self._debuggers -= 1

@@ -11,6 +11,7 @@ from distdoctor.recording.recording import Recording
 from distdoctor.report.table import Table, milliseconds
 
 MOST_RANKS = 8  # shown one by one; of more only those that stand out
+ENOUGH_STEPS = 4  # to say what a rank needs in each of them
 
 
 def step_table(recording: Recording) -> Table | None:
@@ -67,7 +68,7 @@ def _middle(times: Sequence[StepTimes]) -> StepTimes:
 
 def _slowest(times: Sequence[StepTimes]) -> tuple[str, ...]:
     """Whom the others wait for, where one rank needs clearly more than the others, and a column shows most of it."""
-    if len(times) < 2:
+    if len(times) < 2 or min(one.steps for one in times) < ENOUGH_STEPS:
         return ()
     ordered = sorted(times, key=lambda one: one.own)
     most, middle = ordered[-1], ordered[(len(ordered) - 1) // 2]

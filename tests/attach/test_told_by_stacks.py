@@ -362,6 +362,7 @@ def test_who_keeps_a_file_lock_in_a_barrier_is_blamed_and_not_who_asks_for_it() 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD116", (0,), LIKELY)
     assert "holds the lock on /job/index.lock while it waits in barrier" in finding.title
     assert finding.title.endswith("ranks 1-2 cannot come there without that lock")
+    assert finding.delays == (1, 2)
 
 
 def test_who_asks_for_a_file_lock_that_a_stuck_rank_keeps_is_its_victim() -> None:
@@ -475,14 +476,18 @@ def test_a_loop_in_python_that_holds_the_gil_at_changing_lines_is_not_said_to_ke
     )
 
 
-@pytest.mark.parametrize(("line", "keeps"), [("while True: n += 1", False), ("count(10**12)", True)])
+@pytest.mark.parametrize(
+    ("line", "keeps"), [("while True: n += 1", False), ("    n += 1", False), ("count(10**12)", True)]
+)
 def test_a_loop_on_one_line_is_not_said_to_keep_the_gil(line: str, keeps: bool) -> None:
-    spins = rank(1, frame("train.py:1 count"), still=0.0, held_gil=True, cpu_share=0.98)
+    loop = frame("train.py:1 count")
+    spins = rank(1, loop, still=0.0, held_gil=True, cpu_share=0.98, lasting=loop)
     recording = replace(looked_at(in_collective(0, still=60.0), spins), sources={"/job/train.py": line})
 
     (finding, *_) = examine(recording, HANGS, {}, live=True).findings
 
-    assert (finding.code, "GIL" in finding.title) == ("DD116", keeps)
+    assert (finding.code, "GIL" in f"{finding.title} {finding.why}") == ("DD116", keeps)
+    assert finding.confidence == (LIKELY if keeps else POSSIBLE)
 
 
 def test_where_a_check_of_hangs_fails_nobody_says_that_nothing_is_stuck() -> None:

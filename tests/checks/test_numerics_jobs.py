@@ -18,10 +18,11 @@ pytestmark = pytest.mark.job
     [
         ({"where": "forward"}, "1 (Breaking)", "forward"),
         ({"where": "input"}, "0 (Linear)", "forward"),
+        ({"where": "between"}, "2 (Linear)", "forward"),
         ({"where": "backward"}, "0.bias", "gradient"),
         ({"where": "forward", "who": 0, "at": 1}, "1 (Breaking)", "forward"),
     ],
-    ids=["forward", "input", "backward", "first step"],
+    ids=["forward", "input", "between", "backward", "first step"],
 )
 def test_the_first_nan_is_named_with_rank_step_and_layer(about: dict[str, Any], layer: str, where: str) -> None:
     recording, _ = jobs.watched(jobs.first_nan, **about)
@@ -32,6 +33,8 @@ def test_the_first_nan_is_named_with_rank_step_and_layer(about: dict[str, Any], 
         layer,
         where,
     )
+    words = {"input": "how it is read and normalized", "between": "computed between 1 (Breaking) and 2 (Linear)"}
+    assert words.get(about["where"], "") in (finding.prescriptions[0].change or "")
 
 
 def test_without_deep_looks_the_rank_and_step_of_a_nan_loss_are_still_named() -> None:

@@ -99,6 +99,9 @@ def test_that_somebody_waits_is_no_news_while_the_reason_stands() -> None:
 
     assert standing.explains(slow)
     assert not standing.explains(replace(slow, ranks=(0, 1)))
+    assert not standing.explains(replace(slow, ranks=(0,)))
+    standing.polled([replace(finding(Stalls.MAYBE, 1), delays=(0,))], with_stacks=True)
+    assert standing.explains(replace(slow, ranks=(0,)))
     assert not standing.explains(finding(Stalls.MAYBE, 1))
     for one in standing.by_key.values():
         one.next_update = 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Prescription
 from distdoctor.diagnosis.said_live import SaidLive, with_what_stood, with_what_was_said, with_what_was_told
 from distdoctor.recording.recording import Job, SourceLine
 from distdoctor.testing.gradients import trained_job
@@ -45,6 +45,17 @@ def test_what_was_said_while_it_stood_keeps_its_words_unless_the_end_is_surer() 
     assert with_what_stood(Diagnosis(Job(), (later,)), [seen], CHECKS).findings == (seen,)
     proven = replace(later, confidence=CERTAIN)
     assert with_what_stood(Diagnosis(Job(), (proven,)), [seen], CHECKS).findings == (proven,)
+
+
+def test_what_is_only_late_at_the_end_has_no_way_out_beside_that_of_what_was_seen() -> None:
+    seen = Finding(
+        "reads", ranks=(1,), code="DD115", confidence=LIKELY, prescriptions=(Prescription("bound-the-wait"),)
+    )
+    late = replace(seen, code="DD123", confidence=POSSIBLE, prescriptions=(Prescription("balance-ranks"),))
+
+    assert with_what_stood(Diagnosis(Job(), (late,)), [seen], CHECKS).findings == (seen,)
+    keeps_a_lock = replace(seen, ranks=(0,), delays=(1,))
+    assert with_what_stood(Diagnosis(Job(), (late,)), [keeps_a_lock], CHECKS).findings == (keeps_a_lock,)
 
 
 def test_a_fact_keeps_the_name_that_was_more_specific_while_it_stood() -> None:
@@ -96,3 +107,12 @@ def test_what_the_end_calls_by_another_name_or_accepts_is_not_taken_back() -> No
     renamed = replace(PARTED, code="DD202", title="gradients differ")
     for end in (replace(whole, findings=(renamed,)), replace(whole, suppressed=(PARTED,))):
         assert with_what_was_said(end, told, CHECKS).withdrawn == ()
+
+
+def test_who_was_told_to_be_the_odd_one_stays_so_where_what_is_left_only_shows_that_ranks_part() -> None:
+    told = replace(TOLD, code="DD203", ranks=(1,), evidence={"agreed_until_step": 4})
+    left = replace(told, title="ranks hold different weights", ranks=(0, 1))
+    later = replace(left, evidence={"agreed_until_step": 9})
+
+    assert with_what_was_told(Diagnosis(Job(), (left,)), [told], CHECKS).findings == (told,)
+    assert told not in with_what_was_told(Diagnosis(Job(), (later,)), [told], CHECKS).findings

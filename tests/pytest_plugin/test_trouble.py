@@ -126,6 +126,17 @@ def test_a_failure_counts_although_its_debugger_is_quit(tmp_path: Path) -> None:
     assert session.exit_code == 2
 
 
+@pytest.mark.parametrize("rest", ["", "dist.barrier()"], ids=["at once", "as a consequence"])
+def test_who_quits_a_debugger_is_not_asked_by_another_rank(tmp_path: Path, rest: str) -> None:
+    source = DEBUGGED.replace("if dist.get_rank() == 1:", f"if dist.get_rank() == 1 or not {bool(rest)}:")
+    source = source.replace("assert secret == 0\n", f"assert secret == 0\n    {rest}\n")
+
+    session = run_suite(tmp_path, {"test_debugged.py": source}, "--pdb", typed="q\n")
+
+    assert session.output.count("(Pdb)") == 1
+    assert session.exit_code == 2
+
+
 def test_ranks_that_a_worker_of_xdist_ran_are_shown_as_without_it(tmp_path: Path) -> None:
     session = run_suite(tmp_path, {"test_debugged.py": DEBUGGED}, "-n", "1", "--junitxml=junit.xml")
 

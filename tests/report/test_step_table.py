@@ -45,6 +45,18 @@ def test_no_rank_is_named_where_no_column_shows_what_it_needs_more_time_for() ->
     assert len(table.lines()) == 4
 
 
+def test_no_rank_is_named_after_a_few_steps() -> None:
+    for steps, lines in ((5, 4), (15, 5)):
+        job = timed_job(2)
+        for _ in range(steps):
+            job.steps(1, data={1: 31})
+
+        table = step_table(job.recording())
+
+        assert table is not None
+        assert len(table.lines()) == lines
+
+
 def test_loaders_that_are_only_read_have_no_table() -> None:
     job = timed_job(2)
     for _ in range(15):

@@ -16,4 +16,7 @@ def prompt_before(sources: Mapping[str, str], site: SourceLine) -> SourceLine | 
     file = source_file(sources, site.path)
     calls = [one for one in file.nodes(ast.Call) if last_word(one.func) in _PROMPTS] if file is not None else []
     before = [one.lineno for one in calls if one.lineno <= site.line]
+    if file is not None:  # the line after the last one of a loop is its head
+        ends = {one.body[-1].end_lineno for one in file.nodes(ast.For, ast.While) if one.lineno == site.line}
+        before = [one.lineno for one in calls if one.end_lineno in ends] or before
     return SourceLine(site.path, max(before), site.function) if before else None

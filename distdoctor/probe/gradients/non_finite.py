@@ -9,6 +9,7 @@ Gradients are seen as this rank computed them, before they are averaged: afterwa
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,7 +35,10 @@ class Origins:
 
     def __init__(self, context: GradientsContext, scalers: Scalers) -> None:
         self.context, self.scalers = context, scalers
-        self.suspect: tuple[str, str] | None = None  # (what, name) of the first in the forward that is going on
+        self.suspect: tuple[str, ...] | None = (
+            None  # (what, name) of the first in the forward that is going on, and what ran before
+        )
+        self._finite: weakref.ref[nn.Module] | None = None  # the layer that ran last in it, while all was finite
         self._watched: set[int] = set()
         self._found = False  # a gradient that is not finite
         self.looks_wanted = 0  # steps that are to be looked at, whatever it costs
@@ -56,19 +60,22 @@ class Origins:
                 hook = self.context.guarded(self._after_gradient)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
-    def take_suspect(self) -> tuple[str, str] | None:
+    def take_suspect(self) -> tuple[str, ...] | None:
         """What was not finite first in the forward before this backward."""
-        suspect, self.suspect = self.suspect, None
+        suspect, self.suspect, self._finite = self.suspect, None, None
         return suspect
 
-    def tell_loss(self, loss: float, suspect: tuple[str, str] | None, root: Tensor) -> None:
+    def tell_loss(self, loss: float, suspect: tuple[str, ...] | None, root: Tensor) -> None:
         """Note the first loss that is not finite, and what was so first before it."""
         if "loss" in self._told:
             return
         self.tell("loss", repr(loss))
         found = suspect or self._kept_origin(root)
         if found is not None:
-            self.tell(*found)
+            what, name, *before = found
+            self.tell(what, name)
+            for one in before:
+                self.tell("last finite", one)
 
     def _kept_origin(self, root: Tensor) -> tuple[str, str] | None:
         try:
@@ -101,9 +108,13 @@ class Origins:
             or any(True for _ in module.children())
         ):
             return
-        if not _is_finite(output):
-            what = "output" if _is_finite(inputs) else "input"
-            self.suspect = (what, f"{self._name_of(module)} ({type(module).__name__})")
+        if _is_finite(output):
+            self._finite = weakref.ref(module)
+        elif _is_finite(inputs):
+            self.suspect = ("output", self._named(module))
+        else:
+            before = self._finite() if self._finite is not None else None
+            self.suspect = ("input", self._named(module), *([self._named(before)] if before is not None else []))
 
     def _after_gradient(self, parameter: Tensor) -> None:
         if self._found or self.scalers.at_work or parameter.grad is None or _is_finite(parameter.grad):
@@ -121,6 +132,9 @@ class Origins:
             if any(one is reached for one in held):
                 return next(one for one in reversed(held) if one is reached or not _is_finite(one.grad))
         return reached
+
+    def _named(self, module: nn.Module) -> str:
+        return f"{self._name_of(module)} ({type(module).__name__})"
 
     def _name_of(self, module: nn.Module) -> str:
         for root in self.context.trees.roots():

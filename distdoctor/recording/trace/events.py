@@ -288,7 +288,8 @@ class Clipped(TraceEvent):
 class NonFinite(TraceEvent):
     """The first NaN or infinity."""
 
-    # `loss`, `gradient`, `output`, `input`; of what autograd had kept: `nan`, `infinity`, `outside`, `weight`
+    # `loss`, `gradient`, `output`, `input`, and `last finite`: the layer before that input; of what autograd had kept: `nan`,
+    # `infinity`, `outside`, `weight`
     what: str = ""
     name: str = ""
     step: int = 0

@@ -124,7 +124,11 @@ def cure(verdict: Verdict, incident: Incident, guarded: Call) -> Prescription:
         words += f"{guarded.op.word} itself, out of `{test_of(incident.guard)}` ({at(incident.guard_at)})"
     if guarded.op in _LISTS:
         words += f", with {_LISTS[guarded.op]}=None on all other ranks"
-    return Prescription("call-on-every-rank", change=words, edits=_edits(verdict, incident, guarded))
+    edits = _edits(verdict, incident, guarded)
+    kept = edits[0].text.partition("\n")[0].strip() if edits else ""
+    if kept.startswith("if "):
+        words += f", and keep it under `{kept}`"
+    return Prescription("call-on-every-rank", change=words, edits=edits)
 
 
 def _edits(verdict: Verdict, incident: Incident, guarded: Call) -> tuple[Edit, ...]:

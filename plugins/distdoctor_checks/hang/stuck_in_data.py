@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.live.obstacle import Obstacle, file_obstacle, lock_made_at
+from distdoctor.diagnosis.hang.live.obstacle import Obstacle, file_obstacle, lock_made_at, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of, state_of
 from distdoctor.recording.recording import Recording, SourceLine
@@ -67,14 +67,17 @@ def _examined(standstill: Stall) -> Iterator[Finding]:
                 yield _at_one_batch(standing, slow, standstill)
             continue
         site = _place(worker) if worker is not None else standing.site
-        obstacle = _obstacle(worker, site, standstill)
+        obstacle = _obstacle(standing, worker, site, standstill)
         yield Finding(
             title=_title(standing, worker, standstill) + (f": {obstacle.words}" if obstacle else ""),
             ranks=(standing.rank,),
             confidence=POSSIBLE if standstill.is_one_moment else standstill.confidence(standing),
             severity=WARNING if standstill.is_one_moment else None,
-            place=site or standing.site,
-            places=_places(standing, worker, site, standstill),
+            place=(obstacle.place if obstacle else None) or site or standing.site,
+            places=(
+                *_places(standing, worker, site, standstill),
+                *(Place(line, (standing.rank,), words) for line, words in (obstacle.also if obstacle else ())),
+            ),
             evidence=evidence_of(worker if worker is not None else standing.process)
             | (dict(obstacle.facts) if obstacle else {}),
             why=_why(standing, worker, standstill),
@@ -85,9 +88,14 @@ def _examined(standstill: Stall) -> Iterator[Finding]:
         )
 
 
-def _obstacle(worker: ProcessStacks | None, site: SourceLine, standstill: Stall) -> Obstacle | None:
-    """The file that a stuck worker waits for. Its socket may be the loader's own."""
-    if worker is None or worker.is_stopped or worker.waits_for is None or worker.waits_for.kind == "socket":
+def _obstacle(
+    standing: RankActivity, worker: ProcessStacks | None, site: SourceLine, standstill: Stall
+) -> Obstacle | None:
+    """What keeps who makes the batch: the rank itself, or a stuck worker, whose socket may be the loader's own."""
+    if worker is None:
+        alone = _makes_it_itself(standing)
+        return obstacle_of(standing, standstill.stacks, standstill.recording.sources) if alone else None
+    if worker.is_stopped or worker.waits_for is None or worker.waits_for.kind == "socket":
         return None
     return file_obstacle(worker, site, standstill.stacks)
 
@@ -153,11 +161,19 @@ def _title(standing: RankActivity, worker: ProcessStacks | None, standstill: Sta
 
 
 def _who_makes(standing: RankActivity) -> str:
-    main = standing.process.main if standing.process is not None else None
-    asks = main is not None and main.inside("torch/utils/data/dataloader.py", "_try_get_data") is not None
     if standing.seen.workers:
         return f"and none of its {len(standing.seen.workers)} worker processes is making one"
-    return "and no worker of its loader is to be seen" if asks else "which it makes itself (num_workers=0)"
+    return (
+        "which it makes itself (num_workers=0)"
+        if _makes_it_itself(standing)
+        else "and no worker of its loader is to be seen"
+    )
+
+
+def _makes_it_itself(standing: RankActivity) -> bool:
+    main = standing.process.main if standing.process is not None else None
+    asks = main is not None and main.inside("torch/utils/data/dataloader.py", "_try_get_data") is not None
+    return not standing.seen.workers and not asks
 
 
 def _places(
@@ -193,10 +209,10 @@ def _why(standing: RankActivity, worker: ProcessStacks | None, standstill: Stall
 def _change(worker: ProcessStacks | None, site: SourceLine, obstacle: Obstacle | None = None) -> str:
     if worker is not None and worker.is_stopped:
         return f"kill -CONT {worker.pid}, once you know what stopped it"
-    if obstacle is not None:
-        return f"{obstacle.change}; DataLoader(..., timeout=120) lets the loader report it"
-    where = site.short
-    return f"bound the wait at {where}, and let the loader report it: DataLoader(..., timeout=120)"
+    change = obstacle.change if obstacle is not None else f"bound the wait at {site.short}"
+    if worker is None:  # torch refuses a timeout of a loader without workers
+        return change
+    return f"{change}; DataLoader(..., timeout=120) lets the loader report it"
 
 
 def sick() -> Recording:

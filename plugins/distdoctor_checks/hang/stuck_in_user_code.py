@@ -502,6 +502,7 @@ def _keeps_lock(holder: RankActivity, asking: list[RankActivity], standstill: St
                 change=f"release {path} on rank {holder.rank} before {holder.site.short}, where it {holder.words}",
             ),
         ),
+        delays=tuple(one.rank for one in asking),
     )
 
 
@@ -617,7 +618,7 @@ def _children(standing: RankActivity) -> dict[str, object]:
 def _why(standing: RankActivity, standstill: Stall) -> str:
     process = standing.process
     parts = [standstill.who_waits] if standstill.who_waits else []
-    if process is not None and process.keeps_gil:
+    if process is not None and standing.keeps_gil:
         parts.append(
             f"rank {standing.rank} computes ({process.cpu_share:.0%} of a core) in one call that never releases the GIL"
         )
@@ -658,7 +659,7 @@ def _change(standing: RankActivity, standstill: Stall) -> str:
         return f"give the subprocess at {where} a timeout: subprocess.run(..., timeout=60)"
     if "acquire(" in line or "threading.py" in innermost or line.startswith("with "):
         return f"give the lock at {where} a timeout (lock.acquire(timeout=60)) and find out who holds it"
-    if standing.process is not None and standing.process.keeps_gil:
+    if standing.keeps_gil:
         return f"bound the work of the call at {where} (smaller input, a simpler pattern), or do it in another process"
     if standing.process is not None and standing.process.is_busy and standing.process.lasting is not None:
         return (

@@ -102,6 +102,7 @@ def _from_events(by_rank: list[tuple[int, NonFinite]], gradients: Gradients) -> 
     layer = next((one for one in first if one.what in _WHERE), None)
     gradient = next((one for one in first if one.what == "gradient"), None)
     loss = next((one for one in first if one.what == "loss"), None)
+    before = next((one for one in first if one.what == "last finite"), None)
     place = next((one.site for one in first if one.site), SourceLine())
     others = tuple(rank for rank in gradients.ranks if rank not in ranks)
     return Finding(
@@ -117,8 +118,8 @@ def _from_events(by_rank: list[tuple[int, NonFinite]], gradients: Gradients) -> 
             "layer": layer.name if layer else gradient.name if gradient else "",
             "where": "forward" if loss else "gradient",
         },
-        why=_why(loss, layer, gradient),
-        prescriptions=(Prescription("find-the-first-nan", change=_change(loss, layer, gradient, ranks)),),
+        why=_why(loss, layer, gradient, before),
+        prescriptions=(Prescription("find-the-first-nan", change=_change(loss, layer, gradient, ranks, before)),),
         confidence=CERTAIN,
         at_ns=min(one.at_ns for one in first),
     )
@@ -132,7 +133,11 @@ def _what(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite |
     return f"a finite loss gives {gradient.name if gradient else 'a parameter'} a gradient that is not finite"
 
 
-def _why(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None) -> str:
+def _why(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None, before: NonFinite | None) -> str:
+    if layer is not None and before is not None:
+        return (
+            f"{before.name} ran before it and put out finite values: it was made between them, or came with the batch"
+        )
     if layer is not None:
         return _WHERE[layer.what][1]
     if loss is not None:
@@ -140,7 +145,13 @@ def _why(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | 
     return "the forward pass was finite: it arose in backward, in this layer or between it and the loss"
 
 
-def _change(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite | None, ranks: tuple[int, ...]) -> str:
+def _change(
+    loss: NonFinite | None,
+    layer: NonFinite | None,
+    gradient: NonFinite | None,
+    ranks: tuple[int, ...],
+    before: NonFinite | None,
+) -> str:
     """What to look at next, as far as it is known where the first value arose."""
     if layer is not None and layer.what == "weight":
         first = f"look for what first made {layer.name} non-finite on {named(ranks)}"
@@ -148,6 +159,9 @@ def _change(loss: NonFinite | None, layer: NonFinite | None, gradient: NonFinite
             f"{first}: the gradients of earlier steps, or a loaded state. `distdoctor check-grads` in the place of `run` looks "
             "at the gradients of each rank in every step, before they are averaged, and names rank, step and layer"
         )
+    if layer is not None and before is not None:
+        batch = f"the batch of {named(ranks)} in step {layer.step}"
+        return f"look at what is computed between {before.name} and {layer.name}, and at {batch}"
     if layer is not None and layer.what in ("input", "outside"):
         return f"look at the batch of {named(ranks)} in step {layer.step}: how it is read and normalized"
     named_one = layer or (gradient if loss is None else None)

@@ -6,6 +6,7 @@ import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
+from distdoctor.recording.stacks import FileWait
 from distdoctor.testing.stacks import LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
 
 CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
@@ -26,3 +27,25 @@ def test_who_makes_the_batch_is_said_as_far_as_it_is_seen(asks: str, workers: in
     (finding,) = [one for one in examine(looked_at(in_collective(0), waiting), CHECKS).findings if one.code == "DD115"]
 
     assert finding.title.endswith(words)
+
+
+@pytest.mark.parametrize("wait", [None, FileWait("open", "/tmp/feed", "FIFO")])
+def test_a_rank_that_makes_its_batch_itself_is_told_what_it_waits_for_and_no_timeout_that_torch_refuses(
+    wait: FileWait | None,
+) -> None:
+    read = frame("data.py:12 __getitem__")
+    waiting = rank(1, read, torch_frame("_next_data", LOADER), frame("train.py:30 main"), still=30.0, waits_for=wait)
+
+    (finding,) = [one for one in examine(looked_at(in_collective(0), waiting), CHECKS).findings if one.code == "DD115"]
+
+    (cure,) = finding.prescriptions
+    assert finding.title.endswith(
+        "(num_workers=0): open() of the FIFO /tmp/feed waits for a process that opens its other end"
+        if wait
+        else "(num_workers=0)"
+    )
+    assert cure.change == (
+        "start what opens the other end of /tmp/feed before data.py:12, or open it there with os.O_NONBLOCK"
+        if wait
+        else "bound the wait at data.py:12"
+    )

@@ -225,7 +225,8 @@ def _taken(file: SourceFile, line: int) -> Iterator[tuple[str, int, bool]]:
     functions = [at for at, node in enumerate(path) if isinstance(node, FunctionNode | ast.Lambda)]
     for node in path[functions[-1] if functions else 0 :]:
         if isinstance(node, ast.With):
-            asked = line < node.body[0].lineno
+            idle = not any(isinstance(inner, ast.Call) for one in node.body for inner in ast.walk(one))
+            asked = line < node.body[0].lineno or (idle and line == node.lineno)  # `with lock: pass`
             yield from (
                 (dotted(one.context_expr), node.lineno, asked) for one in node.items if dotted(one.context_expr)
             )

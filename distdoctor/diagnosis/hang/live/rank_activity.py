@@ -105,6 +105,13 @@ class RankActivity:
         return self.process is not None and self.process.is_busy
 
     @property
+    def keeps_gil(self) -> bool:
+        """Whether it is in one call that does not release the GIL. A line that calls nothing is a loop's, met there by chance: it
+        lets the GIL go when asked."""
+        line = self.line.strip().partition("  #")[0]
+        return self.process is not None and self.process.keeps_gil and ("(" in line or not line)
+
+    @property
     def waits_for_ranks(self) -> bool:
         """Whether only other ranks can let it go on."""
         return self.doing in WAITING
@@ -160,8 +167,7 @@ def _user(standing: RankActivity) -> str:
     inner = standing.inner
     if inner is not None and not inner.is_users:
         what += f", in {inner.function} of {'/'.join(inner.path.split('/')[-2:])}"
-    calls = "(" in line or not line  # a loop on one line that calls nothing lets the GIL go when asked
-    if process is not None and process.keeps_gil and calls:
+    if standing.keeps_gil:
         what += KEEPS_GIL
     return what
 

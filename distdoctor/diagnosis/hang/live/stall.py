@@ -100,7 +100,7 @@ class Stall:
             return False
         if process.gil_thread is not None:
             return False
-        computes = standing.is_busy and not process.held_gil
+        computes = standing.is_busy and not standing.keeps_gil
         return (
             process.moved or computes or process.bytes_moved > QUIET_BYTES or self.working_child(standing) is not None
         )
