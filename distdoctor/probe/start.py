@@ -41,10 +41,9 @@ def _asked_by_program(otherwise: Any) -> Callable[[Function], Function]:
             try:
                 return function(*args, **kwargs)
             except Exception as error:
+                hand_on(error)
                 if _rank is not None:
                     _rank.trouble(function.__name__, error)
-                else:
-                    hand_on(error)
                 return otherwise
 
         return call  # type: ignore[return-value]
