@@ -116,8 +116,9 @@ def recorded_in() -> str | None:
 
 @_asked_by_program(None)
 def destination() -> str | None:
-    """The run folder that this process records into, or will once it has joined a process group; None where neither is so."""
-    return _rank.folder if _rank is not None and not _rank.silent else None
+    """The run folder that this process records into, will once it has joined a process group, or did until trouble of ours; None
+    where nothing is so."""
+    return _rank.folder if _rank is not None else None
 
 
 def _nothing(name: str) -> None: ...

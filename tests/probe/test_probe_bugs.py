@@ -49,7 +49,7 @@ BROKEN = {
     "optimizer_steps:_prepares,ModuleTrees._parameter,ModuleTrees._child",
     "alone": "generators:_entries,generators:drawn_from,Slots.place,Slots.watch,Slots._look,holders:_length,HolderScan._unit,"
     "HolderScan._of_class",  # what looks at things one by one, and what workers do
-    "watched": "start:start_here,start:watch_models,start:recorded_in,start:destination,start:phase_marks",  # asked by name
+    "watched": "start:start_here,start:watch_models,start:recorded_in,start:phase_marks",  # what the program asks by name
 }
 
 
