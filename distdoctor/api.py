@@ -107,13 +107,14 @@ class Watch:
         return self
 
     def _start(self) -> None:
-        from distdoctor.probe.start import recorded_in, start_here
+        from distdoctor.probe.start import destination, start_here
 
         settings = ProbeSettings()
-        if _is_initialized() and recorded_in() is None:  # what the group did before is not known, and never will be
+        if _is_initialized() and destination() is None:  # what the group did before is not known, and never will be
             settings = ProbeSettings(streams=STREAMS - {"collectives"})
-            if not (self.folder / JOB_FILE).exists():
-                write_whole(self.folder / JOB_FILE, json.dumps({"streams": settings.noted_streams}))
+            with contextlib.suppress(OSError):  # without room the training goes on
+                if not (self.folder / JOB_FILE).exists():
+                    write_whole(self.folder / JOB_FILE, json.dumps({"streams": settings.noted_streams}))
         start_here(str(self.folder), joins=self._joins, settings=settings)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -9,11 +9,13 @@ from distdoctor.diagnosis.finding import POSSIBLE, WARNING
 from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, lineno, within
 from distdoctor.lint.collectives import MAKES_GROUP, Issue, calls_in, issues
 from distdoctor.lint.program import ParsedFiles
-from distdoctor.lint.rank_conditions import conditions, holds_on_every_rank, on_rank
+from distdoctor.lint.rank_conditions import Condition, conditions, holds_on_every_rank, on_rank, only_ranks_of
 from distdoctor.lint.rule import Sighting
 from distdoctor.lint.training import backwards
 
 _OF_ONE_RANK = ("OutOfMemoryError", "RuntimeError", "Exception", "BaseException")
+_WRITES = ("save", "write", "dump", "build", "copy", "download", "to_", "open", "make")
+_MOVES = ("rename", "replace", "move")
 _ASKS_FOR_FILE = ("exists", "isfile", "is_file", "isdir", "is_dir")
 
 
@@ -54,17 +56,47 @@ def beside_writer(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
                 continue
             if any(_writes(path, other, one.statement, call, scope, program) for other in scope.calls):
                 told.add(one.statement)
-                yield Sighting(
-                    node=call,
-                    scope=scope,
-                    title=f"ranks that find {path} already written skip {issue.operation}",
-                    why="one rank writes it while others may not have asked yet: those find it, and the rest wait for them",
-                    change="decide once: rank 0 asks, writes and meets the others in a barrier that all of them reach",
-                    also=((one.statement, scope, "asks for the file"),),
-                    severity=WARNING,
-                    confidence=POSSIBLE,
-                    evidence={"operation": issue.operation, "condition": one.words},
-                )
+                yield _skipped_by_finders(path, issue, one, scope)
+    yield from _waiting_for_writer(scope, program)
+
+
+def _waiting_for_writer(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
+    """`if rank != 0 and not exists(path): barrier()`, then rank 0 writes path and calls its own barrier."""
+    guarded = [
+        (one, condition) for one in issues(scope, program) if (condition := on_rank(one.way[0][0], scope, program))
+    ]
+    for issue, waits in guarded:
+        paths = [path for part in _all_of(waits.test) if _is_negation(part) and (path := _path_asked_for(part))]
+        asks = waits.statement
+        if not paths or waits.negated or not isinstance(asks, ast.If):
+            continue
+        for other, meets in guarded:
+            call = other.way[0][0]
+            alone = other.operation == issue.operation and not only_ranks_of(waits, meets, scope, program)
+            if alone and any(
+                _is_written(paths[0], one) and lineno(asks) < lineno(one) < lineno(call) for one in scope.calls
+            ):
+                yield _skipped_by_finders(paths[0], issue, waits, scope)
+                break
+
+
+def _all_of(test: ast.expr) -> list[ast.expr]:
+    """What has to be true, all of it, for a condition to be."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+
+
+def _skipped_by_finders(path: str, issue: Issue, asked: Condition, scope: Scope) -> Sighting:
+    return Sighting(
+        node=issue.way[0][0],
+        scope=scope,
+        title=f"ranks that find {path} already written skip {issue.operation}",
+        why="one rank writes it while others may not have asked yet: those find it, and the rest wait for them",
+        change="decide once: rank 0 asks, writes and meets the others in a barrier that all of them reach",
+        also=((asked.statement, scope, "asks for the file"),),
+        severity=WARNING,
+        confidence=POSSIBLE,
+        evidence={"operation": issue.operation, "condition": asked.words},
+    )
 
 
 def _unconditional(scope: Scope, program: ParsedFiles) -> list[Issue]:
@@ -123,8 +155,15 @@ def _writes(path: str, call: ast.Call, asks: ast.AST, meets: ast.Call, scope: Sc
     """Whether a call between the question and the meeting is given the path, on some rank only."""
     if not lineno(asks) < lineno(call) < lineno(meets) or on_rank(call, scope, program) is None:
         return False
+    return _is_written(path, call)
+
+
+def _is_written(path: str, call: ast.Call) -> bool:
+    """Whether a call is given a path as what it writes."""
     words = last_word(call.func)
-    if not any(part in words for part in ("save", "write", "dump", "build", "copy", "download", "to_", "open", "make")):
+    if words in _MOVES:  # to the last, from the one before or from the owner
+        return bool(call.args) and dotted(call.args[-1]) == path
+    if not any(part in words for part in _WRITES):
         return False
     copied = any(part in words for part in ("copy", "download"))  # the first is where it comes from
     given = [*call.args[int(copied) :], *(one.value for one in call.keywords if not _is_source(one.arg))]

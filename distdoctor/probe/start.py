@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import sys
@@ -16,9 +17,10 @@ from distdoctor.probe.ancestry import is_in_a_job_of_a_rank
 from distdoctor.probe.checkpoints import around_torch as checkpoints
 from distdoctor.probe.collectives import flight
 from distdoctor.probe.collectives import groups as collectives
-from distdoctor.probe.context import Rank
+from distdoctor.probe.context import Function, Rank
 from distdoctor.probe.gradients import stream as gradients
 from distdoctor.probe.gradients.watched import WatchedModel
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.memory import stream as memory
 from distdoctor.probe.progress import data_parallel, deprecated, environment, phases, store_keys, unused_search
 from distdoctor.probe.progress import stream as progress
@@ -28,6 +30,25 @@ from distdoctor.recording.trace.events import InitBegun, InitDone
 from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings, read_settings
 
 _rank: Rank | None = None
+
+
+def _asked_by_program(otherwise: Any) -> Callable[[Function], Function]:
+    """A function that the training calls by name: trouble of ours gives it `otherwise`, and ends nothing but the recording."""
+
+    def made(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                hand_on(error)
+                if _rank is not None:
+                    _rank.trouble(function.__name__, error)
+                return otherwise
+
+        return call  # type: ignore[return-value]
+
+    return made
 
 
 def start_as_told(path: str) -> None:
@@ -58,6 +79,7 @@ def start(folder: str, settings: ProbeSettings | None = None) -> None:
         _open(rank, int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
 
 
+@_asked_by_program(None)
 def start_here(folder: str, *, joins: bool = False, settings: ProbeSettings | None = None) -> None:
     """Record this very process: as the rank of its process group, else as RANK says, or as the only one. The caller knows that it
     is nobody's helper.
@@ -76,36 +98,41 @@ def start_here(folder: str, *, joins: bool = False, settings: ProbeSettings | No
         _open(_rank, _number(None, "RANK", 0), _number(None, "WORLD_SIZE", 1))
 
 
+@_asked_by_program(None)
 def watch_models(models: Iterable[Any], ranks: tuple[int, ...] = ()) -> None:
     """From now on these models count as replicas on `ranks`, () for all ranks of the job. Nothing happens without a recording."""
     if _rank is not None:
-        _rank.guarded(_watch_models)(_rank, models, ranks)
+        from distdoctor.probe import sites
+
+        _rank.watched += [WatchedModel(weakref.ref(model), ranks, sites.user_site()) for model in models]
+        _rank.on_watched()
 
 
-def _watch_models(rank: Rank, models: Iterable[Any], ranks: tuple[int, ...]) -> None:
-    from distdoctor.probe import sites
-
-    rank.watched += [WatchedModel(weakref.ref(model), ranks, sites.user_site()) for model in models]
-    rank.on_watched()
-
-
+@_asked_by_program(None)
 def recorded_in() -> str | None:
     """The run folder that this process records into, None where it records nothing."""
     return _rank.folder if _rank is not None and _rank.trace is not None and not _rank.silent else None
 
 
+@_asked_by_program(None)
 def destination() -> str | None:
-    """The run folder that this process records into, or will once it has joined a process group; None where neither is so."""
-    return _rank.folder if _rank is not None and not _rank.silent else None
+    """The run folder that this process records into, will once it has joined a process group, or did until trouble of ours; None
+    where nothing is so."""
+    return _rank.folder if _rank is not None else None
 
 
+def _nothing(name: str) -> None: ...
+
+
+@_asked_by_program((_nothing, _nothing))
 def phase_marks() -> tuple[Callable[[str], None], Callable[[str], None]]:
     """(begin, end) of a long phase of this rank by its name; both do nothing where nothing is recorded."""
     if _rank is None:
-        return (lambda name: None), (lambda name: None)
+        return _nothing, _nothing
     return _rank.phase_begins, _rank.phase_ends
 
 
+@_asked_by_program(None)
 def note_exception(error: BaseException) -> None:
     """Record the exception that ends this rank, for a caller that catches it and ends the process itself."""
     if _rank is not None:

@@ -186,6 +186,20 @@ if __name__ == "__main__":
         mp.spawn(train, nprocs=2)
 """
 
+FALLEN_SILENT = """
+import sys
+import torch
+import torch.distributed as dist
+import distdoctor
+
+dist.init_process_group("gloo")
+sys.modules["distdoctor.probe.start"]._rank.trouble("somewhere", ValueError("a bug of ours"))
+model = torch.nn.Linear(2, 1)
+distdoctor.watch(model)
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+"""
+
 
 def _python(script: str, folder: Path, *launcher: str) -> subprocess.CompletedProcess[str]:
     path = folder / "script.py"
@@ -202,6 +216,12 @@ def test_a_notebook_is_recorded_and_examined(tmp_path: Path) -> None:
 
     assert "checks" in done.stdout
     assert done.stderr.count("(recorded)\n") == 2, done.stderr  # the verdict, each time it is left
+
+
+def test_a_training_whose_probe_has_fallen_silent_names_its_model_all_the_same(tmp_path: Path) -> None:
+    done = _python(FALLEN_SILENT, tmp_path, "-m", "distdoctor", "run", "--nproc", "2")
+
+    assert "Traceback" not in done.stderr
 
 
 def test_ranks_of_an_own_launcher_are_recorded(tmp_path: Path) -> None:

@@ -134,19 +134,37 @@ def is_damaged(seed: Path, folder: Path) -> bool:
 def fuzz(examined: Callable[[int, Path], str], numbers: range) -> Iterator[tuple[int, str]]:
     """(number, what went wrong) of each input with which something did."""
 
+    queued = 0.0
+
     def too_long(number: int, frame: FrameType | None) -> None:
-        raise TooLong
+        nonlocal queued
+        before, queued = queued, queued_seconds()
+        if (
+            number == signal.SIGALRM and queued - before > MOST_WAITING_SECONDS / 2
+        ):  # it waited for a core and for nothing else
+            signal.setitimer(signal.ITIMER_REAL, MOST_WAITING_SECONDS)
+        else:
+            raise TooLong
 
     before = {number: signal.signal(number, too_long) for number in (signal.SIGALRM, signal.SIGPROF)}
     try:
         with tempfile.TemporaryDirectory(prefix="distdoctor-fuzz-") as work:
             for number in numbers:
+                queued = queued_seconds()
                 trouble = examined(number, Path(work))
                 if trouble:
                     yield number, trouble
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def queued_seconds() -> float:
+    """How long this process has been ready to run while others had the cores; 0 where the kernel does not count it."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
 
 
 def memory(which: str) -> int:

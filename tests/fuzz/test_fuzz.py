@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -53,3 +54,22 @@ def test_damaged_texts_and_dumps_do_no_harm(family: str, inputs: int) -> None:
 )  # 28,000 ranks, each compared with the furthest of all
 def test_what_once_took_too_long_does_no_more(family: str, seed: int) -> None:
     assert list(fuzz.fuzz(partial(fuzz.wrong_text, family), range(seed, seed + 1))) == []
+
+
+@pytest.mark.parametrize(("queued", "left"), [(40.0, False), (10.0, True)], ids=["for a core", "for something else"])
+def test_a_minute_of_waiting_is_too_long_unless_others_had_the_cores(
+    queued: float, left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, queued])
+    monkeypatch.setattr(fuzz, "queued_seconds", lambda: next(clock))
+
+    def examined(number: int, work: Path) -> str:
+        try:
+            signal.raise_signal(signal.SIGALRM)
+        except fuzz.TooLong:
+            return "left"
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return "went on"
+
+    assert list(fuzz.fuzz(examined, range(1))) == [(0, "left" if left else "went on")]
