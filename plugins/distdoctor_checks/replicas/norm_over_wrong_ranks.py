@@ -95,7 +95,10 @@ def _first_scaled(found: Courses) -> ScaledGradients | None:
                 known = next((one for one in by_factors if _alike(one, factors)), factors)
                 by_factors.setdefault(known, []).append(name)
         every = sum(map(len, by_factors.values()))
-        for factors, names in by_factors.items():  # where most differ by other factors, more than a norm has parted them
+        for (
+            factors,
+            names,
+        ) in by_factors.items():  # where most differ by other factors, more than a norm has parted them
             if len(names) >= ENOUGH and 2 * len(names) > every:
                 return ScaledGradients(step + 1, tuple(names), dict(factors))
     return None
