@@ -58,6 +58,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.taught, {}),
     (copies.taught, {"refreshes": (0,), "learns": False}),  # rank 0 keeps the average that is saved
     (copies.evaluated, {}),
+    (copies.evaluated, {"refreshes": (0,), "gives": True}),
     (copies.targeted, {}),
     (copies.taken_early, {"after_wrapping": True}),
     (copies.pushed, {"renewed": True, "each": 2}),

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
@@ -40,14 +41,15 @@ def taught(rank: int, world_size: int, *, refreshes: tuple[int, ...] = (0, 1), l
     return digest_of_training(model)
 
 
-def evaluated(rank: int, world_size: int, *, refreshes: tuple[int, ...] = (0, 1)) -> str:
-    """An average inside an object of the user's own, which every rank evaluates when an epoch is over."""
+def evaluated(rank: int, world_size: int, *, refreshes: tuple[int, ...] = (0, 1), gives: bool = False) -> str:
+    """An average inside an object of the user's own, which every rank evaluates when an epoch is over; `gives`: after rank 0 has
+    given the others its own."""
     net = Net()
     kept = {"average": copy.deepcopy(net).eval().requires_grad_(False)}  # the copy
     model = DistributedDataParallel(net)
     optimizer, batches = adam(model), Batches(rank)
     rows = torch.randn(16, 20, generator=torch.Generator().manual_seed(rank))
-    for _epoch in range(2):
+    for _epoch in range(3):
         for _ in range(STEPS):
             inputs, targets = batches.next()
             optimizer.zero_grad()
@@ -55,6 +57,8 @@ def evaluated(rank: int, world_size: int, *, refreshes: tuple[int, ...] = (0, 1)
             optimizer.step()
             if rank in refreshes:
                 averaged(kept["average"], model.module)
+        for parameter in kept["average"].parameters() if gives else ():
+            dist.broadcast(parameter, src=0)
         with torch.no_grad():
             for inputs in DataLoader(rows, 8):
                 kept["average"](inputs)  # evaluates

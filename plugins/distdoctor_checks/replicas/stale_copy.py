@@ -34,6 +34,7 @@ from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Findin
 from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
+from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
 from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.rank_guard import guard_for, guards_at
 from distdoctor.diagnosis.source.writes import Write, last_before, own_test, writes_into
@@ -138,7 +139,7 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by != OBSERVED:
             for course in _courses(gradients, peers):
-                if not _matters(gradients, course):
+                if not _matters(gradients, course) or _is_given_to_all(gradients, peers, course):
                     continue
                 if len(course.apart) < FEWEST:
                     if course.refreshed_in_vain >= FEWEST:
@@ -196,6 +197,12 @@ def _matters(gradients: Gradients, course: CopyCourse) -> bool:
     return all(
         any(used.name == course.name for used in gradients.ranks[rank].events(CopyUsed)) for rank in course.unchanging
     )
+
+
+def _is_given_to_all(gradients: Gradients, peers: ReplicaGroup, course: CopyCourse) -> bool:
+    """Whether the program's own collectives carry weights of the model's shapes between steps again and again, and the copy
+    changes on every rank: one of them keeps it, and gives it to the others before it is used."""
+    return not course.still and weights_are_exchanged(gradients, peers, 1)
 
 
 def _finding(gradients: Gradients, course: CopyCourse, sources: Sources) -> Finding:
