@@ -25,6 +25,8 @@ _ALWAYS = (
 )
 """Loaded by every rank; nothing is recorded in this process."""
 _INSTALLED = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib")})
+# torch may be the system's or the user's, and pytest in a virtual environment over it.
+_SITES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 class Preload:
@@ -60,4 +62,5 @@ def loaded_since(before: Container[str]) -> list[str]:
 
 def _is_installed(module: object) -> bool:
     spec = getattr(module, "__spec__", None)
-    return str(getattr(spec, "origin", "")).startswith(_INSTALLED)
+    origin = str(getattr(spec, "origin", ""))
+    return origin.startswith(_INSTALLED) or any(site in origin for site in _SITES)
