@@ -45,11 +45,13 @@ def test_there_are_programs_of_all_families() -> None:
         "newest_rules",
         "other_recipes",
         "own_ways",
+        "quiet_faults",
         "quiet_mixed",
         "research_code",
         "silent",
         "standing_jobs",
         "upstream_mixed",
+        "waits_and_time",
         "wider_mixed",
     ]
 
