@@ -151,7 +151,7 @@ _TELLING = re.compile(
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
     r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"\[TC\]\[rank|GIL induced|time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|"
-    rf"exit type|server socket|death signal|got signal|\s+RANK:|{FAULTS}"
+    rf"exit type|server socket|death signal|got signal|\sRANK:|{FAULTS}"
 )
 _STANDS = re.compile(r"watchdog got stuck for (\d{1,9}) seconds without making progress")
 # A launcher that was itself asked to end, and passes that on.

@@ -50,8 +50,12 @@ def test_damaged_texts_and_dumps_do_no_harm(family: str, inputs: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "seed"), [("ras-text", 110410148)]
-)  # 28,000 ranks, each compared with the furthest of all
+    ("family", "seed"),
+    [
+        ("ras-text", 110410148),  # 28,000 ranks, each compared with the furthest of all
+        ("log", 120006475),  # lines of 40,000 spaces
+    ],
+)
 def test_what_once_took_too_long_does_no_more(family: str, seed: int) -> None:
     assert list(fuzz.fuzz(partial(fuzz.wrong_text, family), range(seed, seed + 1))) == []
 
