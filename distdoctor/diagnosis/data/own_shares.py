@@ -23,6 +23,8 @@ from distdoctor.recording.trace.layout import PassFlag
 
 LEAST = 32  # samples that pairs of ranks have in common, together
 MOST_PAIRS = 64
+BEHIND = 0.25  # of what a rank was given; who begins further away reads all data, from another end
+FOLLOWING = 0.95  # of what two ranks have in common, and of what they could have
 FROM, UNTIL = 0.6, 1.5  # of what orders of their own would have in common: 32 samples are off by a third once in 16
 
 
@@ -69,16 +71,59 @@ def own_shares(samples: GivenSamples, replicas: Replicas) -> Iterator[OwnShares]
                 yield OwnShares(known, drawn, tuple(pairs), given[known.ranks[0]])
 
 
+@dataclass(frozen=True)
+class Trailing:
+    """`rank` was given what `leader` had been given `lag` samples before: `shared` samples of `drawn`."""
+
+    replicas: ReplicaSet
+    rank: int
+    leader: int
+    lag: int
+    shared: int
+    drawn: int
+    first: LoaderPass
+
+
+def trailing(samples: GivenSamples, replicas: Replicas) -> Iterator[Trailing]:
+    """Of each set of replicas the first pair of which one goes over the data right behind the other: each begins at an offset of
+    its own, and both go on by the batch of one."""
+    for known in replicas.sets:
+        given = {rank: samples.by_rank[rank] for rank in known.ranks if rank in samples.by_rank}
+        pairs = list(combinations(sorted(given), 2))[:MOST_PAIRS]
+        found = (_behind(known, given[one], given[other], one, other) for one, other in pairs)
+        yield from [first for first in found if first is not None][:1]
+
+
+def _behind(known: ReplicaSet, one: LoaderPass, other: LoaderPass, rank: int, leader: int) -> Trailing | None:
+    """None where neither of the two comes right behind the other."""
+    mine, theirs = _until_one_comes_again(one.indices), _until_one_comes_again(other.indices)
+    common, at, before = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+    if len(common) < LEAST:
+        return None
+    lag = int(np.median(at - before))
+    if lag < 0:
+        return _behind(known, other, one, leader, rank)
+    drawn = min(len(mine), len(theirs))
+    steady = np.count_nonzero(at - before == lag)
+    near = 0 < lag <= BEHIND * drawn
+    if not near or steady < FOLLOWING * len(common) or len(common) < FOLLOWING * (drawn - lag):
+        return None
+    return Trailing(known, rank, leader, lag, len(common), drawn, one)
+
+
+def _until_one_comes_again(rows: Indices) -> Indices:
+    _, at = np.unique(rows, return_index=True)
+    again = np.ones(len(rows), bool)
+    again[at] = False
+    found: Indices = rows[: int(np.flatnonzero(again)[0])] if again.any() else rows
+    return found
+
+
 def _first_epoch(given: LoaderPass) -> Indices | None:
     """The samples up to the first one that comes again; None where none does, or some are missing in between."""
     rows = given.indices
-    _, at = np.unique(rows, return_index=True)
-    if not given.whole or len(at) == len(rows) or given.flags & PassFlag.TRUNCATED:
-        return None
-    again = np.ones(len(rows), bool)
-    again[at] = False
-    found: Indices = rows[: int(np.flatnonzero(again)[0])]
-    return found
+    found = _until_one_comes_again(rows)
+    return None if not given.whole or len(found) == len(rows) or given.flags & PassFlag.TRUNCATED else found
 
 
 def _are_unrelated(whole: Mapping[int, Indices], pairs: Sequence[tuple[int, int, int]]) -> bool:

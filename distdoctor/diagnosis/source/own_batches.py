@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from distdoctor.diagnosis.source.given_values import Line, all_made_of, lines_of_way, way_back
 from distdoctor.diagnosis.source.rank_words import names_some_rank
-from distdoctor.diagnosis.source.source_file import dotted, last_word
+from distdoctor.diagnosis.source.source_file import FunctionNode, dotted, last_word, source_file
 from distdoctor.diagnosis.source.stream_shares import SEEDING
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
+from distdoctor.recording.source_line import SourceLine
 
 _SEEDING = SEEDING | {"set_seed"}
 _WRAPPERS = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP"})
@@ -75,3 +76,19 @@ def _calls_of_models(program: UserProgram) -> Iterator[ast.Call]:
     } - {""}
     for file in program.files:
         yield from (call for call in file.nodes(ast.Call) if last_word(call.func) in names and call.args)
+
+
+def steps_beside(sources: Mapping[str, str], lines: Iterable[SourceLine]) -> list[tuple[SourceLine, str]]:
+    """The statements by which a position goes on, in the functions of these lines: `self.pos += B * T`, each with its text."""
+    found = dict[SourceLine, str]()
+    for line in lines:
+        file = source_file(sources, line.path)
+        function = file.function_at(line.line) if file is not None else None
+        for node in ast.walk(function) if isinstance(function, FunctionNode) else ():
+            if (
+                isinstance(node, ast.AugAssign)
+                and isinstance(node.op, ast.Add)
+                and isinstance(node.target, ast.Attribute)
+            ):
+                found[SourceLine(line.path, node.lineno, line.function)] = ast.unparse(node)[:60]
+    return list(found.items())[:2]

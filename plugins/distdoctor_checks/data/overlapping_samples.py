@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.own_shares import GivenSamples, OwnShares, own_shares
+from distdoctor.diagnosis.data.own_shares import GivenSamples, OwnShares, Trailing, own_shares, trailing
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders
 from distdoctor.diagnosis.data.sharing import Shared, shared_samples
 from distdoctor.diagnosis.data.splits import cut_places, given_places, same_parts, split_key
@@ -37,7 +37,7 @@ from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.given_values import Line, given_to_sampler
-from distdoctor.diagnosis.source.own_batches import batches_of_model, seeds_by_rank
+from distdoctor.diagnosis.source.own_batches import batches_of_model, seeds_by_rank, steps_beside
 from distdoctor.diagnosis.source.picked_samples import Cut, cut_of_data
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -49,6 +49,8 @@ def examine(
 ) -> Iterator[Finding]:
     for own in own_shares(given, replicas) if given is not None else ():
         yield _own_order_finding(own, sources)
+    for behind in trailing(given, replicas) if given is not None else ():
+        yield _trailing_finding(behind, sources)
     if orders is None:
         return
     told: set[str] = set()
@@ -170,6 +172,44 @@ def _own_order_finding(own: OwnShares, sources: Sources) -> Finding:
         ),
         at_ns=own.first.started_ns,
     )  # fmt: skip
+
+
+def _trailing_finding(behind: Trailing, sources: Sources) -> Finding:
+    ranks, made = behind.replicas.ranks, batches_of_model(sources.texts)
+    places = (
+        *(
+            Place(line, ranks, f"goes on: `{text}`")
+            for line, text in steps_beside(sources.texts, [line for line, _ in made])
+        ),
+        *(Place(line, ranks, f"the model is given `{text}`") for line, text in made),
+        *((Place(behind.first.loop_line, ranks, "trains on it"),) if behind.first.loop_line else ()),
+    )
+    return Finding(
+        title=f"rank {behind.rank} is given the samples that rank {behind.leader} was given {behind.lag} samples before: they "
+        f"share {behind.shared:,} of {behind.drawn:,}",
+        ranks=ranks,
+        severity=WARNING,
+        confidence=LIKELY,
+        place=places[0].site if places else behind.first.loop_line,
+        places=places,
+        evidence={
+            "shared": behind.shared,
+            "drawn": behind.drawn,
+            "lag": behind.lag,
+            "behind": [behind.rank, behind.leader],
+        },
+        why="each begins at an offset of its own and goes on by the batch of one rank, so that one comes right behind the other: "
+        "what all of them should read together is read by each, and the rest of the data by nobody",
+        prescriptions=(
+            Prescription(
+                "same-order-before-sharding",
+                change="go on by what all ranks read together (the batch of one times the number of ranks) where each begins at "
+                "its own offset",
+                effect="disjoint shares that cover the data",
+            ),
+        ),
+        at_ns=behind.first.started_ns,
+    )
 
 
 def _unseen(ranks: int) -> float:

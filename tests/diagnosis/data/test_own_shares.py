@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distdoctor.diagnosis.data.own_shares import GivenSamples, own_shares
+from distdoctor.diagnosis.data.own_shares import GivenSamples, own_shares, trailing
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.hang.uneven import uneven_passes
@@ -58,3 +58,33 @@ def test_what_models_are_given_is_no_pass_over_a_loader() -> None:
 
     assert all(len(log.passes) == 1 and not len(log.loader_passes) for log in recording.ranks.values())
     assert uneven_passes(recording) == []
+
+
+def in_order(rank: int, *, begins: int, steps: int, goes_on: int = 8, size: int = 1280) -> list[int]:
+    """Batches of 8 windows from an offset on, round a file."""
+    return [
+        row % size
+        for step in range(steps)
+        for row in range(rank * begins + step * goes_on, rank * begins + step * goes_on + 8)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("world", "about", "expected"),
+    [
+        (2, {"begins": 8, "steps": 80}, (0, 1, 8)),  # each goes on by its own batch
+        (4, {"begins": 8, "steps": 80}, (0, 1, 8)),
+        (2, {"begins": 8, "steps": 80, "goes_on": 16}, None),
+        (4, {"begins": 8, "steps": 40, "goes_on": 32}, None),
+        (2, {"begins": 640, "steps": 160}, None),  # each reads everything, from another end
+        (2, {"begins": 640, "steps": 80}, None),  # halves
+        (2, {"begins": 0, "steps": 80}, None),  # the same batch for all: of no order of its own
+    ],
+)
+def test_who_goes_over_the_data_right_behind_another_is_told(
+    world: int, about: dict[str, int], expected: tuple[int, int, int] | None
+) -> None:
+    recording = given([in_order(rank, **about) for rank in range(world)])
+    found = list(trailing(derived(GivenSamples, recording), derived(Replicas, recording)))
+
+    assert [(one.rank, one.leader, one.lag) for one in found] == ([expected] if expected else [])
