@@ -33,13 +33,15 @@ from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.given_values import Line, given_to_sampler
-from distdoctor.diagnosis.source.stream_shares import dealt_by, share_of_data
+from distdoctor.diagnosis.source.stream_shares import dealt_by, share_of_data, stream_share
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording, SourceLine
 
 _DEALING = frozenset(
     {"DistributedSampler", "BatchSamplerShard", "DistributedBatchSampler", "DistributedSamplerWrapper"}
 )
+
+_SHARD_OF_STREAM = "IterableDatasetShard"  # accelerate's and transformers'
 
 
 @check("DD311", "sampler-for-another-world", severity=ERROR, family="shares")
@@ -61,6 +63,9 @@ def examine(orders: SampleOrders, replicas: Replicas, sources: Sources, recordin
             elif _are_parts(passes, known) and (share := share_of_data(sources.texts, passes.one.data.name)):
                 told.add(str(passes.one.made_line))
                 yield _twice(passes, share, "data")
+            elif _are_own_streams(passes, known) and (split := _split_of_stream(passes, sources)):
+                told.add(str(passes.one.made_line))
+                yield _stream_twice(passes, split)
             elif len(dealing := _dealing(passes, known, sources)) > 1:
                 told.add(str(passes.one.made_line))
                 yield _by_two_samplers(passes, dealing)
@@ -119,6 +124,51 @@ def _are_parts(together: Together, known: ReplicaSet) -> bool:
         and all(p.sharded and not p.subset and p.comparable and p.data.pieces for p in passes)
         and len({p.data.digest for p in passes}) == len(passes)
         and min(p.length for p in passes) > 0
+    )
+
+
+def _are_own_streams(together: Together, known: ReplicaSet) -> bool:
+    """Whether every replica goes over other data in a stream of which a framework deals out shares as if it were one."""
+    data = [one.data for one in together.passes.values()]
+    return (
+        1 < len(data) == len(known.ranks) == len({one.digest for one in data})
+        and {one.name for one in data} == {_SHARD_OF_STREAM}
+        and all(one.pieces for one in data)
+    )
+
+
+def _split_of_stream(together: Together, sources: Sources) -> SourceLine:
+    """Where the program itself gives each rank a part of the stream; no line where it does not."""
+    names = together.one.data.held.split(">") if together.one.data.held else [""]
+    shares = (stream_share(sources.texts, name, together.one.made_line) for name in names)
+    return next((one.dealt for one in shares if one is not None), SourceLine())
+
+
+def _stream_twice(together: Together, split: SourceLine) -> Finding:
+    one, ranks, count = together.one, together.ranks, len(together.ranks)
+    name = one.data.held.split(">")[0] or "the stream"
+    return Finding(
+        title=f"each rank reads a part of `{name}` of its own, of which {_SHARD_OF_STREAM} keeps 1 of {count} batches: the "
+        "others are read by nobody",
+        ranks=ranks,
+        severity=WARNING,
+        confidence=LIKELY,
+        place=split,
+        places=(
+            Place(split, ranks, "each rank takes its own part"),
+            Place(one.made_line, ranks, "the loader is created"),
+            *((Place(one.loop_line, ranks, "trains on it"),) if one.loop_line else ()),
+        ),
+        evidence={"batches": {rank: p.batches for rank, p in list(together.passes.items())[:8]}},
+        why=f"the data of {named(ranks)} differ, so the program has shared them out; {_SHARD_OF_STREAM} goes over the stream of "
+        "each rank as if all ranks had the same one, and leaves out what would be the others' part",
+        prescriptions=(
+            Prescription(
+                "share-out-once",
+                change="leave either one out: give every rank the whole stream, or do not hand this loader to prepare()",
+            ),
+        ),
+        at_ns=one.started_ns,
     )
 
 
