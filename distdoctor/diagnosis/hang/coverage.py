@@ -16,10 +16,11 @@ MOST_LINES = 6
 
 
 def left_open(recording: Recording) -> tuple[str, ...]:
-    """What dumps do not answer: calls that are not complete, ranks without a dump, groups without counters. () otherwise."""
+    """What dumps do not answer: calls that are not complete, ranks without a dump, groups without counters; of ranks that train
+    without a process group, whether they belong together. () otherwise."""
     if recording.ras is not None and not recording.stacks:
         return tuple(in_ras.left_open(recording.ras))[:MOST_LINES]
-    copied = list(_in_copies(recording))
+    copied = [*_in_copies(recording), *_by_themselves(recording)]
     if recording.job.launcher != LAUNCHER:
         return tuple(copied[:MOST_LINES])
     progress = DeviceProgress.of(recording) if recording.backend else None
@@ -31,6 +32,13 @@ def hangs_unexplained(recording: Recording) -> bool:
     """Whether dumps are of ranks that wait in calls, whatever the cause."""
     progress = DeviceProgress.in_dumps(recording)
     return progress is not None and progress.waits_on
+
+
+def _by_themselves(recording: Recording) -> Iterator[str]:
+    """That ranks train and none has made a process group: nothing that they do together can be looked at."""
+    logs = recording.ranks.values()
+    if len(logs) > 1 and all(len(log.steps) and not len(log.groups) for log in logs):
+        yield f"{named(recording.ranks)} made no process group, so each trains by itself: whether one model was meant is unknown"
 
 
 def _in_copies(recording: Recording) -> Iterator[str]:

@@ -16,6 +16,7 @@ import numpy as np
 from distdoctor.diagnosis.facts.collectives import Collectives, Track
 from distdoctor.diagnosis.hang.alignment import ROOT
 from distdoctor.diagnosis.hang.call_chains import Parted, callers_of
+from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.group_making import Making, NewGroup
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -38,9 +39,19 @@ PAST = 256  # calls of a group that are looked back at
 def decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decision | None:
     """The condition that most likely sent the ranks to different calls, or gave one call different arguments."""
     try:
-        return _decision_of(facts, pairs, incident) if facts.recording.sources else None
+        found = _decision_of(facts, pairs, incident) if facts.recording.sources else None
     except RecursionError:  # generated code
         return None
+    return None if found is not None and _ended_otherwise(incident, found) else found
+
+
+_FAILING_EXIT = re.compile(r"^(?:sys\.|os\.)?(?:_?exit|quit)\((?:[1-9]|[\"'])")
+
+
+def _ended_otherwise(incident: Incident, decision: Decision) -> bool:
+    """Whether a condition leads to an exit with another code than 0, and the rank that left ended with 0."""
+    left = incident.ending is not None and incident.ending.how == LEFT
+    return left and decision.exit is not None and bool(_FAILING_EXIT.match(decision.exit[1]))
 
 
 def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decision | None:

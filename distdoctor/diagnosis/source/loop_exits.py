@@ -146,7 +146,11 @@ def _conditions(block: Iterable[ast.AST], leaving: Leaving) -> Iterator[ast.If]:
 
 
 def _ends_the_process(statement: ast.Expr) -> bool:
-    return isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) in _LEAVING_CALLS
+    """Whether it ends the process in order: one that ends with another code than 0 has failed, and that is told as such."""
+    call = statement.value
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in _LEAVING_CALLS:
+        return False
+    return not (call.args and isinstance(call.args[0], ast.Constant) and bool(call.args[0].value))
 
 
 def _names_that_lead_to(file: SourceFile, inside: SourceLine) -> frozenset[str]:
