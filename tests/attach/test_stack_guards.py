@@ -157,6 +157,22 @@ def test_a_rank_that_its_launcher_has_started_and_that_is_gone_will_not_come_to_
     assert (finding.code, finding.ranks, finding.confidence) == ("DD118", (2,), LIKELY)
 
 
+def test_a_rank_that_a_waiting_one_is_starting_itself_is_not_looked_for_elsewhere() -> None:
+    """Lightning's own launcher: rank 0 starts the others as its children, which import for as long as the machine needs."""
+
+    def begins(*, moved: bool) -> RankStacks:
+        child = process(frame("train.py:1 <module>"), pid=1500, still=0.0, moved=moved)
+        init = torch_frame("init_process_group")
+        return rank(0, init, frame("train.py:20 main"), children=(child,), still=0.0, age_seconds=90.0)
+
+    def told(one: RankStacks) -> list[str]:
+        recording = looked_at(one, sources={"train.py": SOURCE}, elsewhere=(1,))
+        return [found.code for found in examine(recording, HANGS, PLUGINS.remedies, live=True).findings]
+
+    assert told(begins(moved=True)) == []
+    assert told(begins(moved=False)) == ["DD118"]
+
+
 def test_a_start_that_all_ranks_are_in_for_longer_than_one_takes_is_told() -> None:
     def begins(number: int, age: float) -> RankStacks:
         return rank(number, torch_frame("init_process_group"), frame("train.py:20 main"), still=0.0, age_seconds=age)

@@ -22,7 +22,7 @@ def seen_at_start(standstill: Stall) -> Iterator[Finding]:
         return
     elsewhere = standstill.stacks.elsewhere
     missing = tuple(sorted([*(s.rank for s in late), *elsewhere]))
-    if not missing or any(standstill.is_moving(s) for s in late):
+    if not missing or any(standstill.is_moving(s) for s in late) or (elsewhere and _starts_others(came)):
         return
     yield Finding(
         title=f"{'has' if len(missing) == 1 else 'have'} not reached {came[0].call}, "
@@ -40,6 +40,11 @@ def seen_at_start(standstill: Stall) -> Iterator[Finding]:
         why=_why(late, standstill),
         prescriptions=(Prescription("start-every-rank", change=_change(late, missing, standstill)),),
     )
+
+
+def _starts_others(came: list[RankActivity]) -> bool:
+    """Whether a rank that waits has child processes at work: a framework that starts the other ranks itself does so from one."""
+    return any(child.moved or child.is_busy for one in came for child in one.seen.children)
 
 
 def _waited_enough(came: list[RankActivity], late: list[RankActivity], standstill: Stall) -> bool:
@@ -62,7 +67,9 @@ def _why(late: list[RankActivity], standstill: Stall) -> str:
         parts.append(f"{named(absent)} should be running on this host but {has} no process")
     parts += [f"rank {s.rank} {s.words}" for s in late if s.process is not None][:3]
     if standstill.stacks.elsewhere:
-        parts.append(f"{named(standstill.stacks.elsewhere)} should be on other hosts: run distdoctor hang-dump there")
+        elsewhere = standstill.stacks.elsewhere
+        has = "has" if len(elsewhere) == 1 else "have"
+        parts.append(f"{named(elsewhere)} {has} no process here: on other hosts run distdoctor hang-dump there")
     return "; ".join(parts)
 
 
@@ -72,7 +79,7 @@ def _change(late: list[RankActivity], missing: tuple[int, ...], standstill: Stal
         where = f"{there[0].site.short}"
         return f"let {named(missing)} reach init_process_group: move the work at {where} after that call"
     if standstill.stacks.elsewhere:
-        return f"start {named(missing)} on the other hosts, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
+        return f"start {named(missing)}, here or on the other hosts, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
     return f"start {named(missing)}, or start the others with a smaller WORLD_SIZE"
 
 
