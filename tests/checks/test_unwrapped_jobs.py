@@ -12,7 +12,7 @@ from jobs.by_design import bf16_hook, elastic_averaging, heads_of_their_own, pow
 from jobs.replicas import watched
 from test_replicas_jobs import found
 
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING
 
 pytestmark = pytest.mark.job
 
@@ -107,11 +107,11 @@ def test_a_norm_that_is_reduced_over_the_copies_of_its_region_and_not_over_the_r
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
 
 
-def test_losses_divided_by_far_different_counts_of_each_rank_are_noted() -> None:
+def test_losses_divided_by_counts_of_which_one_rank_always_has_far_fewer_are_told() -> None:
     recording, _ = watched(jobs.divided_by_its_own_count)
     (finding,) = [one for one in found(recording) if one.code == "DD209"]
 
-    assert (finding.severity, finding.confidence, finding.evidence["counts"]) == (NOTE, POSSIBLE, {0: 30.0, 1: 70.0})
+    assert (finding.severity, finding.confidence, finding.evidence["counts"]) == (WARNING, LIKELY, {0: 30.0, 1: 70.0})
     assert "# of its own" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
     recording, _ = watched(jobs.divided_by_its_own_count, alike=True)

@@ -32,9 +32,12 @@ class ParameterCourse:
 
     @property
     def moves(self) -> bool:
-        """Whether each step changed it by a gradient: weight decay alone changes it in the same way everywhere."""
-        after = zip((self.start, *self.params), self.params, strict=False)
-        return all(self.norms) and all(one != other for one, other in after)
+        return all(one != other for one, other in zip((self.start, *self.params), self.params, strict=False))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its gradients had no length: weight decay alone changes it, in the same way everywhere."""
+        return not any(self.norms)
 
 
 Courses = Mapping[str, Mapping[int, ParameterCourse]]  # name -> rank
@@ -93,7 +96,7 @@ def equal_sets(found: Courses) -> dict[tuple[int, ...], frozenset[str]]:
     sets: dict[tuple[int, ...], set[str]] = defaultdict(set)
     doubtful: dict[tuple[int, ...], set[str]] = defaultdict(set)
     for name, by_rank in found.items():
-        moving = {rank: course for rank, course in by_rank.items() if course.moves}
+        moving = {rank: course for rank, course in by_rank.items() if course.moves and not course.is_idle}
         for ranks in _together({rank: (c.shape, c.start, c.params) for rank, c in moving.items()}):
             alike = len({moving[rank].grads for rank in ranks}) == 1
             (sets if alike else doubtful)[ranks].add(name)

@@ -50,10 +50,7 @@ from distdoctor.recording.trace.layout import CallFlag, Op
 SEEN = 2  # different counts; a constant may be anything
 FEWEST = 3  # steps in which counts are far apart
 FAR = 1.5
-MANY, NEARLY = (
-    8,
-    0.8,
-)  # steps, and the part of them, in which one rank has the fewest: by chance once in 300 of two ranks
+MANY, NEARLY = 8, 0.8  # steps, and the part of them, in which one rank has the fewest
 NUMBER_BYTES = 64  # of each rank: a count, or a few
 EXCHANGES = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR)]
 

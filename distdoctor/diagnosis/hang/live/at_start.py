@@ -79,7 +79,9 @@ def _change(late: list[RankActivity], missing: tuple[int, ...], standstill: Stal
         where = f"{there[0].site.short}"
         return f"let {named(missing)} reach init_process_group: move the work at {where} after that call"
     if standstill.stacks.elsewhere:
-        return f"start {named(missing)}, here or on the other hosts, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
+        return (
+            f"start {named(missing)}, here or on the other hosts, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE"
+        )
     return f"start {named(missing)}, or start the others with a smaller WORLD_SIZE"
 
 
