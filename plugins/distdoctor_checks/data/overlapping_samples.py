@@ -14,7 +14,8 @@ How we know      The indices that two ranks drew in the same training pass are c
                  read to their end and in which no sample came twice, if the source deals the stream out by rank: likely. One
                  is enough where the source shows that each rank shuffles by a seed of its own first. Without a loader, rows that
                  wrapped models are given are compared, while they lie on the host: in the first epoch, in which none came twice
-                 to a rank, two ranks have one in world_size in common, as shares of orders of their own have (possible).
+                 to a rank, two ranks have one in world_size in common, as shares of orders of their own have (possible); or
+                 nearly all that a rank is given another one was given a batch or so before (likely).
 What to do       Give all ranks the same seed, epoch and dataset, and each rank its own rank number. Shuffle a list of shards
                  with a seed that is equal on all ranks, and deal it out afterwards.
 When it is fine  Sampling with replacement, RandomSampler(num_samples=...) on each rank, repeated augmentation (RASampler), ranks

@@ -11,7 +11,8 @@ How we know      DistributedDataParallel or FSDP show which ranks average their 
                  Subset of its own of one dataset, together they are no longer than that, and their samplers deal out shares
                  of them (likely); or the ranks' data differ, and the source shows where each rank takes its share of the
                  samples (likely); or two samplers, one inside the other, both take the rank's share, and an epoch draws no
-                 more than that leaves (likely).
+                 more than that leaves (likely); or accelerate deals out streams that differ, of which the source takes a
+                 share (likely).
 What to do       Omit num_replicas and rank (the process group knows them), or pass the global rank and world size. Share data
                  out once: hand the whole dataset to the sampler, or read a rank's own part with a sampler of one replica. In a
                  mesh take both numbers from its data dimension, `mesh["dp"]`.

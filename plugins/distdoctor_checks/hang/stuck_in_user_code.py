@@ -16,7 +16,8 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  Ranks that all stand in code of their own, so that nobody waits for another, are told together.
                  What is waited for is named where /proc or the source shows it: the FIFO that open() waits on, a file lock
                  and its holder, the thread that has taken the lock, a prompt of pdb. A rank that holds the file lock which
-                 the others ask for, and waits for them in a collective, is the one that is named.
+                 the others ask for, and waits for them in a collective, is the one that is named. Of a key of a store
+                 those ranks are named that have set such keys so far, and not this one.
 What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
                  step, never between two collectives; keep prompts and breakpoints out of ranks.
 When it is fine  The rank is back within 25 s, or it reads and writes.
