@@ -32,8 +32,8 @@ def verdict(diagnosis: Diagnosis) -> str:
         return "nothing was examined: no check could be made on this recording"
     if diagnosis.left_open:
         recorded = diagnosis.recording is not None and diagnosis.recording.ranks and not diagnosis.recording.backend
-        found = "nothing found" if recorded else "unknown, no check found a cause"
-        return f"{found}{',' if recorded else ''} and this is not answered: {'; '.join(diagnosis.left_open)}"
+        found = "nothing found," if recorded else "unknown, no check found a cause"
+        return f"{found} and this is not answered: {'; '.join(diagnosis.left_open)}"
     if diagnosis.recording is not None and diagnosis.recording.ras is not None and not diagnosis.recording.ranks:
         return movement(diagnosis.recording.ras)
     if diagnosis.could_not_look and (coverage is None or coverage.complete):

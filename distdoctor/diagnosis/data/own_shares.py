@@ -3,7 +3,7 @@
 What wrapped models are given tells samples apart. Until a rank is given one for the second time it is in its first epoch, in
 which each takes one share in `world` of the data. Shares of one order have nothing in common, those of orders that have nothing
 to do with one another one sample in `world`. Who draws with replacement meets a sample again long before, and who reads
-all data in an order of its own has them all in common with the others.
+all data in an order of its own has them all in common with the others. Or a rank goes over the data right behind another one.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def hangs_unexplained(recording: Recording) -> bool:
 
 def _by_themselves(recording: Recording) -> Iterator[str]:
     """That ranks train and none has made a process group: nothing that they do together can be looked at."""
-    logs = recording.ranks.values()
+    logs = recording.ranks.values() if "collectives" in recording.streams else ()
     if len(logs) > 1 and all(len(log.steps) and not len(log.groups) for log in logs):
         yield f"{named(recording.ranks)} made no process group, so each trains by itself: whether one model was meant is unknown"
 

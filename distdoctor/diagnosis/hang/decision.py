@@ -25,6 +25,7 @@ from distdoctor.diagnosis.source.deciding import deciding_condition, deciding_co
 from distdoctor.diagnosis.source.deciding_value import GROUP, MEMBERS, SHAPE, TAG, deciding_value, most_telling_value
 from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.left_out_turns import left_out_turn
+from distdoctor.diagnosis.source.loop_exits import fails
 from distdoctor.diagnosis.source.message_order import order_question
 from distdoctor.diagnosis.source.source_file import SourceFile, source_file
 from distdoctor.recording.recording import Call, SourceLine
@@ -45,13 +46,10 @@ def decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisio
     return None if found is not None and _ended_otherwise(incident, found) else found
 
 
-_FAILING_EXIT = re.compile(r"^(?:sys\.|os\.)?(?:_?exit|quit)\((?:[1-9]|[\"'])")
-
-
 def _ended_otherwise(incident: Incident, decision: Decision) -> bool:
     """Whether a condition leads to an exit with another code than 0, and the rank that left ended with 0."""
     left = incident.ending is not None and incident.ending.how == LEFT
-    return left and decision.exit is not None and bool(_FAILING_EXIT.match(decision.exit[1]))
+    return left and decision.exit is not None and fails(decision.exit[1])
 
 
 def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decision | None:

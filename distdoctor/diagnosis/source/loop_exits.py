@@ -20,6 +20,7 @@ _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _COUNTS = re.compile(r"step|iter|epoch|idx|index|count|^[ijkn]$")
 _FINITE = frozenset({"isnan", "isinf", "isfinite"})
 _LEAVING_CALLS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
+_FAILING = re.compile(r"^(?:sys\.|os\.)?(?:_?exit|quit)\((?:[1-9]|[\"'])")
 _UNTRACEABLE = frozenset({"forward", "__call__", "__init__"})  # called by way of torch or Python, not by their names
 _DEPTH = 3  # functions between the loop and the call
 
@@ -47,6 +48,11 @@ class LoopExit:
     def cure(self) -> str:
         what = "skip the iteration" if self.skips else "leave the loop"
         return f"decide once for all ranks: all_reduce or broadcast what {self.words} tests, and {what} on all ranks together"
+
+
+def fails(statement: str) -> bool:
+    """Whether a statement ends the process with another code than 0."""
+    return bool(_FAILING.match(statement))
 
 
 def exits_around(sources: Mapping[str, str], site: SourceLine) -> tuple[LoopExit, ...]:
@@ -147,10 +153,8 @@ def _conditions(block: Iterable[ast.AST], leaving: Leaving) -> Iterator[ast.If]:
 
 def _ends_the_process(statement: ast.Expr) -> bool:
     """Whether it ends the process in order: one that ends with another code than 0 has failed, and that is told as such."""
-    call = statement.value
-    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in _LEAVING_CALLS:
-        return False
-    return not (call.args and isinstance(call.args[0], ast.Constant) and bool(call.args[0].value))
+    leaves = isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) in _LEAVING_CALLS
+    return leaves and not fails(ast.unparse(statement))
 
 
 def _names_that_lead_to(file: SourceFile, inside: SourceLine) -> frozenset[str]:

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.source.call_edits import calls_at
-from distdoctor.diagnosis.source.source_file import FunctionNode, source_file
+from distdoctor.diagnosis.source.source_file import FunctionNode, dotted, source_file
 from distdoctor.recording.called_functions import OPERATIONS
 from distdoctor.recording.source_line import SourceLine
 
@@ -50,7 +50,8 @@ def _bindings(function: FunctionNode | ast.Module) -> Iterator[tuple[ast.expr, s
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    """The names in it, an attribute by its whole name: two attributes of `self` have nothing to do with one another."""
+    return {dotted(one) for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute)} - {"", "self", "cls"}
 
 
 def _reads_gradient(node: ast.AST) -> bool:

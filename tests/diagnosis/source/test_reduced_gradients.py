@@ -29,12 +29,30 @@ def outer_step(params, anchor):
         p.grad = delta
     loss = torch.ones(1)
     dist.all_reduce(loss)  # loss
+
+
+class Worker:
+    def sync(self):
+        self.norms = [p.grad.norm() for p in self.params]
+        self.weights = torch.cat([p.data.reshape(-1) for p in self.params])
+        dist.all_reduce(self.weights)  # own weights
+        self.grads = torch.cat([p.grad.reshape(-1) for p in self.params])
+        dist.all_reduce(self.grads)  # own gradients
 """
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [("flat", True), ("each", True), ("joined", True), ("weights", False), ("delta", False), ("loss", False)],
+    [
+        ("flat", True),
+        ("each", True),
+        ("joined", True),
+        ("weights", False),
+        ("delta", False),
+        ("loss", False),
+        ("own weights", False),
+        ("own gradients", True),
+    ],
 )
 def test_what_is_reduced_is_followed_to_what_it_is_made_of(words: str, expected: bool) -> None:
     number = next(at for at, line in enumerate(SOURCE.splitlines(), 1) if line.endswith(f"# {words}"))

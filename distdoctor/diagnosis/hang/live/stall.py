@@ -168,8 +168,8 @@ class Stall:
     @cached_property
     def _ras(self) -> RasRanks | None:
         """What NCCL's RAS says, where it alone shows that some ranks wait."""
-        asked = self.recording.ras is not None and any(one.grade is Grade.RAS for one in self.waiting)
-        return RasRanks(self.recording.ras) if asked and self.recording.ras is not None else None
+        ras = self.recording.ras
+        return RasRanks(ras) if ras is not None and any(one.grade is Grade.RAS for one in self.waiting) else None
 
     def confidence(self, *standings: RankActivity) -> Confidence:
         """How sure a verdict on a rank that stands still is: nobody sees from outside whether it would have gone on."""
