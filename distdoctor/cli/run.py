@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,12 @@ class RunCommand(rich_click.RichCommand):
         ctx.meta[MORE_OPTIONS] = [*known, *own.get(name, [])]
         for option in known:  # what few people need is told where it is asked for
             option.hidden = option.name not in FIRST and (option not in shared or not name)
-        if args[len(before) : len(before) + 1] == ["--"]:
-            return before, tuple(args[len(before) + 1 :])
-        return args, None
+        if args[len(before) : len(before) + 1] != ["--"]:
+            return args, None
+        after = args[len(before) + 1 :]
+        if after and after[0].endswith(".py") and shutil.which(after[0]) is None:
+            return [*before, *after], None  # a script, as torchrun takes what follows `--`
+        return before, tuple(after)
 
     def _better(self, error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
         """A misspelt option with the nearest spelling; there are a hundred, so one guess is enough."""

@@ -39,6 +39,23 @@ def test_replicas_are_known_by_their_own_evidence(
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
 
 
+@pytest.mark.parametrize(("how", "words"), [("a part", "# a part"), ("beside its blocks", "fully_shard(model.inner)")])
+def test_a_part_of_the_model_beside_the_wrapper_is_told(how: str, words: str) -> None:
+    recording, _ = watched(jobs.wrapped_in_part, how=how)
+    (finding,) = found(recording)
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD219", (0, 1), LIKELY)
+    assert "outer.weight" in finding.title
+    assert words in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+@pytest.mark.parametrize("how", ["whole", "ignored", "by hand", "data of its own", "rows are traded"])
+def test_what_is_averaged_or_each_ranks_own_beside_a_wrapper_is_left_alone(how: str) -> None:
+    recording, _ = watched(jobs.wrapped_in_part, how=how)
+
+    assert [(one.code, one.title) for one in found(recording)] == []
+
+
 def test_a_loss_divided_by_a_count_over_all_ranks_and_averaged_again_is_told() -> None:
     recording, _ = watched(jobs.divided_by_a_count)
     (finding,) = [one for one in found(recording) if one.severity != NOTE]

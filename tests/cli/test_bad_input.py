@@ -58,6 +58,7 @@ WRONG_USE: list[tuple[list[str], str]] = [
     (["run", "--nproc", "0", "train.py"], "--nproc 0 on 1 node(s) starts no rank"),
     (["run", "--nproc", "two", "train.py"], "Unsupported nproc_per_node value: two"),
     (["run", "gone.py"], "there is no script gone.py"),
+    (["run", "--nproc", "2", "--", "gone.py"], "there is no script gone.py"),
     (["run", "--ignore", "DD999", "train.py"], "--ignore DD999: there is no such check"),
     (["run", "--streams", "foo", "train.py"], "there is no stream foo"),
     (["run", "-o", "gone/report.html", "train.py"], "gone/report.html cannot be written: there is no folder gone"),

@@ -4,12 +4,56 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor, cat, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn.functional import all_gather, all_reduce
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 STEPS = 10
+
+
+class Scores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(12, 16), nn.Linear(16, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.outer(self.inner(inputs).relu())
+
+
+def wrapped_in_part(rank: int, world_size: int, *, how: str) -> None:
+    """`how`: what is done about the outer layer beside the wrapped inner one."""
+    model, rows = Scores(), torch.randn(128, 12)
+    data = TensorDataset(rows, rows[:, :4].argmax(1))
+    sampler = DistributedSampler(data)
+    if how == "beside its blocks":
+        fully_shard(model.inner)
+    elif how in ("whole", "ignored"):
+        if how == "ignored":
+            names = ["outer.weight", "outer.bias"]
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+        model = DistributedDataParallel(model)
+    else:
+        model.inner = DistributedDataParallel(model.inner)  # a part
+    if how == "data of its own":
+        data, sampler = TensorDataset(rows + rank, rows[:, :4].argmax(1)), None
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2, foreach=False)
+    for epoch in range(2):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        for inputs, labels in DataLoader(data, 8, sampler=sampler):
+            loss = cross_entropy(model(inputs), labels)
+            if how == "rows are traded":
+                loss = loss + 0.1 * cat(all_gather(model.inner(inputs))).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            if how == "by hand":
+                for parameter in model.outer.parameters():
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= world_size
+            optimizer.step()
 
 
 def batch(step: int, rows: int = 16, width: int = 12) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,7 @@ def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped
         len({update.number("params") for update in starts}) > 1
         or len({update.number("grads") for update in steps}) == 1
         or len({update.number("hyper") for update in steps}) > 1
-        or _each_saves_its_own(recording)
+        or each_saves_its_own(recording)
     ):
         return
     held = [
@@ -102,14 +102,17 @@ def _carried(log: RankTrace) -> int:
 
 def _together(recording: Recording) -> str:
     """Why these ranks belong together, "" when nothing says so."""
-    logs = recording.ranks.values()
-    passes = [log.passes[(log.passes["flags"] & PassFlag.STEPPED) > 0] for log in logs]
-    size = len(recording.ranks)
-    if all(len(p) and (p["num_replicas"] == size).any() for p in passes):
+    if shares_one_dataset(recording):
         return "shard one dataset with a DistributedSampler"
-    if all(_reduces_in_most_steps(log) for log in logs):
+    if all(_reduces_in_most_steps(log) for log in recording.ranks.values()):
         return "reduce something in their steps"
     return ""
+
+
+def shares_one_dataset(recording: Recording) -> bool:
+    """Whether a DistributedSampler deals the samples of what is trained on to all ranks."""
+    passes = [log.passes[(log.passes["flags"] & PassFlag.STEPPED) > 0] for log in recording.ranks.values()]
+    return all(len(one) and (one["num_replicas"] == len(recording.ranks)).any() for one in passes)
 
 
 def _reduces_in_most_steps(log: RankTrace) -> bool:
@@ -119,7 +122,7 @@ def _reduces_in_most_steps(log: RankTrace) -> bool:
     return len(steps) >= 2 and 2 * len(steps) > int(steps[-1] - steps[0]) + 1
 
 
-def _each_saves_its_own(recording: Recording) -> bool:
+def each_saves_its_own(recording: Recording) -> bool:
     """Whether every rank saves, on the same line, to a path that no other rank uses."""
     by_line: dict[SourceLine, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for rank, log in recording.ranks.items():

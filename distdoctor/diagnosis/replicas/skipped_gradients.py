@@ -70,9 +70,9 @@ def _found(gradients: Gradients, recording: Recording) -> Iterator[SkippedGradie
     if len(kept[ranks]) < ENOUGH:
         return
     for optimizer, found in known.items():
-        names = frozenset(name for name, by_rank in found.items() if _parts(by_rank, ranks))
+        names = frozenset(name for name, by_rank in found.items() if parts(by_rank, ranks))
         peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), names)
-        if names and not _meets(gradients, peers) and not weights_are_exchanged(gradients, peers, 1):
+        if names and not meets(gradients, peers) and not weights_are_exchanged(gradients, peers, 1):
             yield from _judged(gradients, recording, peers, kept[ranks], found)
 
 
@@ -98,7 +98,7 @@ def _holders(gradients: Gradients, optimizer: int) -> list[int]:
     return [r for r, own in gradients.ranks.items() if any(u.optimizer == optimizer for u in own.updates)]
 
 
-def _parts(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
+def parts(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
     """Whether it began equal on these ranks, is trained, and has other bits after each of the first steps."""
     mine = [by_rank[rank] for rank in ranks if rank in by_rank]
     if len(mine) < len(ranks) or len({(one.shape, one.start) for one in mine}) > 1 or not all(c.moves for c in mine):
@@ -106,7 +106,7 @@ def _parts(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bo
     return all(len(set(after)) > 1 for after in zip(*(one.params for one in mine), strict=True))
 
 
-def _meets(gradients: Gradients, peers: ReplicaGroup) -> bool:
+def meets(gradients: Gradients, peers: ReplicaGroup) -> bool:
     """Whether one of them is the same on all ranks again after a later step, or nobody has looked."""
     looks = [{u.step for u in gradients.ranks[rank].updates if u.optimizer == peers.optimizer and u.digested and u.step}
              for rank in peers.ranks]  # fmt: skip

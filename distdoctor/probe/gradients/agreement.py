@@ -22,13 +22,18 @@ class WrappedModel:
 
     def held(self) -> Iterable[tuple[str, Tensor]]:
         """The parameters of the module inside, as it is now, but for those that it was told to ignore."""
+        return ((name, parameter) for name, parameter in self._inside() if name not in self.ignored)
+
+    def left_alone(self) -> Iterable[Tensor]:
+        """Those that it was told to ignore."""
+        return (parameter for name, parameter in self._inside() if name in self.ignored)
+
+    def _inside(self) -> Iterable[tuple[str, Tensor]]:
         wrapper = self.module()
         if wrapper is None:
-            return
+            return ()
         inside: nn.Module = wrapper.module  # type: ignore[assignment]
-        for name, parameter in inside.named_parameters():
-            if name not in self.ignored:
-                yield name, parameter
+        return inside.named_parameters()
 
 
 class Agreement:
@@ -55,6 +60,10 @@ class Agreement:
         self.wrapped = [one for one in self.wrapped if one.module() is not None]
         self.wrapped.append(made)
         return made
+
+    def ignored(self) -> set[int]:
+        """The ids of the parameters that a wrapper was told to ignore."""
+        return {id(parameter) for one in self.wrapped if one.ignored for parameter in one.left_alone()}
 
     def by_wrapper(self) -> dict[int, tuple[str, bool]]:
         """id of each wrapped parameter -> (the ranks of its wrapper, whether the wrapper reduces it)."""

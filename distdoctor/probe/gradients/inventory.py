@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ def take_inventory(
 ) -> Inventory:
     """Write down every parameter of an optimizer."""
     names = context.trees.names(parameters)
-    wrapped = context.agreement.by_wrapper()
+    wrapped, ignored = context.agreement.by_wrapper(), context.agreement.ignored()
     places = ((at, index) for at, group in enumerate(optimizer.param_groups) for index in range(len(group["params"])))
     said = _said(context, parameters, wrapped)
     context.watched.note(context.trace, said.values())
@@ -54,7 +54,7 @@ def take_inventory(
     entries = []
     for index, (parameter, (group, within)) in enumerate(zip(parameters, places, strict=False)):
         held = names.get(id(parameter), HeldParameter(f"optimizer {number} group {group} parameter {within}", ""))
-        entries.append(_write(context, number, index, group, parameter, held, agreed))
+        entries.append(_write(context, number, index, group, parameter, held, agreed, ignored))
     lanes = dict.fromkeys(agree for entry in entries for agree in (entry.agree, entry.grad_agree))
     frozen = tuple(place for place, parameter in enumerate(parameters) if not parameter.requires_grad)
     return Inventory(tuple(map(id, parameters)), tuple(entries), tuple(lanes), frozen)
@@ -79,6 +79,7 @@ def _write(
     parameter: Tensor,
     held: HeldParameter,
     wrapped: dict[int, tuple[str, bool]],
+    ignored: Collection[int],
 ) -> Entry:
     trace, agreement = context.trace, context.agreement
     ranks, reduced = wrapped.get(id(parameter), ("", True))
@@ -86,6 +87,7 @@ def _write(
     grad_agree = ranks or (agreement.of_placement(parameter.grad) if parameter.grad is not None else agree)
     flags = 0 if parameter.requires_grad else TensorFlag.FROZEN
     flags |= TensorFlag.OUTSIDE if not reduced and parameter.requires_grad else 0
+    flags |= TensorFlag.IGNORED if id(parameter) in ignored else 0
     flags |= TensorFlag.SHARDED if _is_part(parameter) else 0
     flags |= TensorFlag.CARRIED if context.first_stepped_by.setdefault(parameter, number) != number else 0
     inner, agree_id, grad_agree_id = local(parameter), trace.texts.id(agree), trace.texts.id(grad_agree)

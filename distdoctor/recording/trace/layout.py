@@ -504,6 +504,7 @@ class TensorFlag(IntFlag):
     COPY = 64  # of BUFFERs: all parameters of a copy of what is trained, under one digest
     CARRIED = 128  # another optimizer had stepped it before this one did
     PLAIN = 256  # of BUFFERs: an attribute of an object that is no module
+    IGNORED = 512  # a DistributedDataParallel holds it and was told to leave it alone
 
 
 class UpdateFlag(IntFlag):

@@ -3,13 +3,16 @@ DD219 outside-the-reducer: some parameters are trained, and are not among those 
 
 What it means    DistributedDataParallel registers the parameters when it is constructed. Parameters that were frozen then and
                  are trained now, that were added or replaced later, or that lost their hooks because the model was moved or
-                 cast, are never averaged. So it is where weights are averaged by hand now and then, from a list that was made
-                 before more of them were unfrozen.
+                 cast, are never averaged. Nor is a module beside the one that was wrapped, or what is around sharded blocks.
+                 So it is where weights are averaged by hand now and then, from a list that was made before more of them
+                 were unfrozen.
 Why it hurts     These parameters train on each rank's own data alone; the rest of the model is averaged, and nothing fails.
 How we know      Their gradients differ at the step. The wrapped module holds them but the wrapper did not register them; or the
                  module was moved or cast after wrapping, which gives parameters new gradient accumulators. Averaged by hand:
                  other parameters differ after a step and are the same before the next one, again and again; these were equal when
-                 they were first trained, after the first such average, and are never the same again (likely).
+                 they were first trained, after the first such average, and are never the same again (likely). In no
+                 wrapper at all, beside others in one: they began equal, part in the first step and never meet, on ranks that
+                 deal one dataset out among them and send nothing else (likely).
 What to do       Unfreeze, add, move and cast first, and wrap last; or wrap again after the change and rebuild the optimizer.
 When it is fine  Parameters that DistributedDataParallel was told to ignore are not compared. A part that is each rank's own
                  from the first step on is one on purpose.
@@ -32,6 +35,7 @@ from distdoctor.diagnosis.replicas.divergence import (
 )
 from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients
 from distdoctor.diagnosis.replicas.left_out_averages import LeftOut, left_out
+from distdoctor.diagnosis.replicas.left_unwrapped import LeftUnwrapped, PartsLeftUnwrapped
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
 from distdoctor.diagnosis.source.lists_of_trained import list_of_trained
@@ -45,8 +49,12 @@ _UNFREEZES = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True
 
 
 @check("DD219", "outside-the-reducer", severity=ERROR, family="replicas", specificity=70)
-def examine(gradients: Gradients, partings: ReplicaDivergences | None, sources: Sources) -> Iterator[Finding]:
+def examine(
+    gradients: Gradients, partings: ReplicaDivergences | None, unwrapped: PartsLeftUnwrapped | None, sources: Sources
+) -> Iterator[Finding]:
     yield from (_never_averaged(found, sources) for found in left_out(gradients))
+    for part in unwrapped.found if unwrapped is not None else ():
+        yield _never_wrapped(part, gradients, sources)
     for parting in partings.found if partings is not None else ():
         outside = parting.what == GRADS and is_outside_the_reducer(parting)
         converted = parting.what == GRADS and parting.peers.by == WRAPPER and was_converted(parting, gradients)
@@ -101,6 +109,41 @@ def _never_averaged(found: LeftOut, sources: Sources) -> Finding:
         confidence=LIKELY,
         at_ns=found.at_ns,
     )  # fmt: skip
+
+
+def _never_wrapped(part: LeftUnwrapped, gradients: Gradients, sources: Sources) -> Finding:
+    ranks, step = part.ranks, part.update.site
+    first, more = part.tensors[0].name, len(part.tensors) - 1
+    wraps = (
+        event_site(gradients, Wrapped, ranks) if part.by == WRAPPER else line_with(sources.texts, step, "fully_shard(")
+    )
+    return Finding(
+        title=f"{first}{f' and {more} more' if more else ''} are trained on {named(ranks)} and never averaged: {part.by} holds "
+        f"{part.inside} other parameters, and not these",
+        ranks=ranks,
+        place=wraps or step,
+        places=(
+            *((Place(wraps, ranks, "wraps a part of what is trained"),) if wraps else ()),
+            *((Place(step, ranks, "the optimizer steps"),) if step else ()),
+        ),
+        evidence={
+            "parameters": [tensor.name for tensor in part.tensors[:8]],
+            "wrapped": part.inside,
+            "step": part.update.step,
+        },
+        why=f"they began equal, differ after step {part.update.step} and are never the same again, on ranks that share one "
+        "dataset with a DistributedSampler and send each other nothing else in their steps",
+        prescriptions=(
+            Prescription(
+                "wrap-last",
+                change="wrap the module that holds all of it: model = DistributedDataParallel(model)"
+                if part.by == WRAPPER
+                else "shard the root as well, behind its blocks: fully_shard(model)",
+            ),
+        ),
+        confidence=LIKELY,
+        at_ns=part.update.at_ns,
+    )
 
 
 def _origin(

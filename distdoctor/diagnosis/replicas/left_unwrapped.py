@@ -1,0 +1,90 @@
+"""Parts of what is trained that no wrapper holds, while the same ranks train another part inside one.
+
+A part of each rank's own looks the same to a wrapper: a head for its own data, experts, tables that are dealt out. Those begin
+differently, learn from data of their own, or have rows traded for them. So what is told began equal, parts in the first steps
+and never meets again, on ranks that share one data set among them and exchange nothing but gradients and a few numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from distdoctor.diagnosis.derived import derived
+from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
+from distdoctor.diagnosis.replicas.divergence import LONGEST_WINDOW
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, WRAPPER, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.never_wrapped import each_saves_its_own, shares_one_dataset
+from distdoctor.diagnosis.replicas.observed import courses
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo, Update
+from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
+from distdoctor.diagnosis.replicas.skipped_gradients import meets, parts
+from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.layout import CallFlag, Op, TensorFlag
+
+WRAPPERS = (WRAPPER, "fully_shard")  # of others, a rank's own piece may begin like the next one's
+A_FEW = 128  # bytes: what scores, counts and norms take
+_BARRIERS = (Op.BARRIER, Op.MONITORED_BARRIER)
+_OF_SHARDS = (Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.REDUCE_SCATTER, Op.REDUCE_SCATTER_TENSOR)
+
+
+@dataclass(frozen=True)
+class LeftUnwrapped:
+    """What one optimizer holds of them. `by` averages `inside` parameters of the same ranks."""
+
+    ranks: tuple[int, ...]
+    by: str
+    tensors: tuple[TensorInfo, ...]
+    inside: int
+    update: Update
+
+
+@dataclass(frozen=True)
+class PartsLeftUnwrapped:
+    """All of them."""
+
+    streams: ClassVar[frozenset[str]] = frozenset({"gradients", "collectives", "samples"})
+    found: tuple[LeftUnwrapped, ...]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self:
+        if recording.missing or not shares_one_dataset(recording) or each_saves_its_own(recording):
+            return cls(())
+        gradients = derived(Gradients, recording)
+        proven = [one for one in derived(Replicas, recording).sets if one.by in WRAPPERS]
+        return cls(tuple(found for one in proven for found in _found(gradients, one)))
+
+
+def _found(gradients: Gradients, replicas: ReplicaSet) -> Iterator[LeftUnwrapped]:
+    ranks = replicas.ranks
+    known = [gradients.ranks[rank] for rank in ranks if rank in gradients.ranks]
+    if len(known) < len(ranks) or any(_exchanges(own, replicas.by) for own in known):
+        return
+    if gradients.recording.job.running and max(len(own.log.steps) for own in known) <= LONGEST_WINDOW:
+        return  # they may meet yet
+    inside = sum(1 for tensor in known[0].tensors.values() if tensor.agree and not tensor.flags & TensorFlag.BUFFER)
+    for optimizer in sorted({update.optimizer for own in known for update in own.updates}):
+        found = courses(gradients.ranks, optimizer, ranks)
+        names = frozenset(name for name, by_rank in found.items() if parts(by_rank, ranks))
+        tensors = [known[0].info(name, optimizer) for name in sorted(names)]
+        whole = [
+            one for one in tensors if one is not None and not one.flags & (TensorFlag.IGNORED | TensorFlag.SHARDED)
+        ]
+        peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), frozenset(one.name for one in whole))
+        if inside and whole and not meets(gradients, peers) and not weights_are_exchanged(gradients, peers, 1):
+            update = next(one for one in known[0].updates if one.optimizer == optimizer and one.step)
+            yield LeftUnwrapped(ranks, replicas.by, tuple(sorted(whole, key=lambda one: one.index)), inside, update)
+
+
+def _exchanges(own: RankGradients, by: str) -> bool:
+    """Whether the program itself sends more than a few numbers in its steps: activations, features, weights."""
+    calls, others = own.log.calls, _BARRIERS if by == WRAPPER else (*_BARRIERS, *_OF_SHARDS)
+    mine = (
+        (calls["step"] > 0)
+        & (calls["flags"] & CallFlag.NATIVE == 0)
+        & ~np.isin(calls["op"], [int(op) for op in others])
+    )
+    return bool((mine & (calls["nbytes"] > A_FEW)).any())
