@@ -2,7 +2,8 @@
 
 A part of each rank's own looks the same to a wrapper: a head for its own data, experts, tables that are dealt out. Those begin
 differently, learn from data of their own, or have rows traded for them. So what is told began equal, parts in the first steps
-and never meets again, on ranks that share one data set among them and exchange nothing but gradients and a few numbers.
+and never meets again, on ranks that share one data set among them, or shard the rest, and exchange nothing but gradients and a
+few numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from distdoctor.diagnosis.replicas.skipped_gradients import meets, parts
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import CallFlag, Op, TensorFlag
 
-WRAPPERS = (WRAPPER, "fully_shard")  # of others, a rank's own piece may begin like the next one's
+FULLY_SHARD = "fully_shard"
 A_FEW = 128  # bytes: what scores, counts and norms take
 _BARRIERS = (Op.BARRIER, Op.MONITORED_BARRIER)
 _OF_SHARDS = (Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.REDUCE_SCATTER, Op.REDUCE_SCATTER_TENSOR)
@@ -51,11 +52,12 @@ class PartsLeftUnwrapped:
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
-        if recording.missing or not shares_one_dataset(recording) or each_saves_its_own(recording):
+        if recording.missing:
             return cls(())
-        gradients = derived(Gradients, recording)
-        proven = [one for one in derived(Replicas, recording).sets if one.by in WRAPPERS]
-        return cls(tuple(found for one in proven for found in _found(gradients, one)))
+        gradients, known = derived(Gradients, recording), derived(Replicas, recording).sets
+        belong = shares_one_dataset(recording) and not each_saves_its_own(recording)
+        meant = [one for one in known if one.by == FULLY_SHARD or (one.by == WRAPPER and belong)]
+        return cls(tuple(found for one in meant for found in _found(gradients, one)))
 
 
 def _found(gradients: Gradients, replicas: ReplicaSet) -> Iterator[LeftUnwrapped]:

@@ -12,7 +12,7 @@ How we know      Their gradients differ at the step. The wrapped module holds th
                  other parameters differ after a step and are the same before the next one, again and again; these were equal when
                  they were first trained, after the first such average, and are never the same again (likely). In no
                  wrapper at all, beside others in one: they began equal, part in the first step and never meet, on ranks that
-                 deal one dataset out among them and send nothing else (likely).
+                 deal one dataset out among them, or shard the others, and send nothing else (likely).
 What to do       Unfreeze, add, move and cast first, and wrap last; or wrap again after the change and rebuild the optimizer.
 When it is fine  Parameters that DistributedDataParallel was told to ignore are not compared. A part that is each rank's own
                  from the first step on is one on purpose.
@@ -131,8 +131,9 @@ def _never_wrapped(part: LeftUnwrapped, gradients: Gradients, sources: Sources) 
             "wrapped": part.inside,
             "step": part.update.step,
         },
-        why=f"they began equal, differ after step {part.update.step} and are never the same again, on ranks that share one "
-        "dataset with a DistributedSampler and send each other nothing else in their steps",
+        why=f"they began equal, differ after step {part.update.step} and are never the same again, on ranks that "
+        + ("share one dataset with a DistributedSampler" if part.by == WRAPPER else "shard the others")
+        + " and send each other nothing else in their steps",
         prescriptions=(
             Prescription(
                 "wrap-last",
