@@ -30,6 +30,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (copies.targeted, {"each": (2, 3)}, "DD222", (0, 1), "# bootstraps"),
     (copies.taken_early, {}, "DD222", (1,), "# before"),
     (copies.pushed, {}, "DD222", (0, 1), "# what it has"),
+    (copies.taught_by_another, {}, "DD222", (0, 1), "# another aim"),
     (loss_scale.divided_by_ranks, {}, "DD209", (0, 1), "# divided"),
     (loss_scale.divided_by_ranks, {"times": True}, "DD209", (0, 1), "# times"),
     (loss_scale.windows, {}, "DD208", (0, 1), "# the window is over"),
@@ -64,6 +65,9 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.pushed, {"renewed": True, "each": 2}),
     (copies.pushed, {"each": 100}),  # a reference that stays what it was
     (copies.under_one_roof, {}),
+    (copies.taught_by_another, {"alike": True}),
+    (copies.taught_by_another, {"begins_late": True}),
+    (copies.actor_and_critic, {}),
     (copies.one_of_two, {}),
     (loss_scale.halved, {}),
     (loss_scale.token_means, {"divided_by": "4"}),
@@ -86,3 +90,12 @@ def test_a_healthy_twin_is_silent_and_trains_the_same_to_the_last_bit(
 
     assert [(one.code, one.title, one.why) for one in found(recording)] == []
     assert looked_at == left_alone
+
+
+@pytest.mark.parametrize("by_one", [False, True])
+def test_networks_whose_gradients_travel_in_one_piece_are_replicas_whose_buffers_are_compared(by_one: bool) -> None:
+    recording, _ = watched(copies.actor_and_critic, apart=True, by_one=by_one)
+    diagnosis = examine(recording, [check for check in load().checks.values() if check.code == "DD204"])
+
+    names = {name for one in diagnosis.findings for name in one.evidence["buffers"]}
+    assert names >= ({"actor.norm.running_mean", "critic.norm.running_mean"} if by_one else {"norm.running_mean"})

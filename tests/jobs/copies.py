@@ -154,3 +154,48 @@ def one_of_two(rank: int, world_size: int) -> str:
             cross_entropy(network(inputs), targets).backward()
             steps.step()
     return digest_of_training(model)
+
+
+def taught_by_another(rank: int, world_size: int, *, alike: bool = False, begins_late: bool = False) -> str:
+    """A larger teacher that was never trained; `begins_late`: one that an optimizer of its own trains behind the first steps."""
+    torch.manual_seed(0 if alike else rank)
+    teacher = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10))
+    torch.manual_seed(0)
+    model, trains = DistributedDataParallel(Net()), adam(teacher)
+    optimizer, batches = adam(model), Batches(rank)
+    for step in range(STEPS):
+        inputs, targets = batches.next()
+        with torch.no_grad():
+            aim = teacher(inputs)  # another aim
+        optimizer.zero_grad()
+        mse_loss(model(inputs), aim).backward()
+        optimizer.step()
+        if begins_late and step > 3:
+            trains.zero_grad()
+            cross_entropy(teacher(inputs), targets).backward()
+            trains.step()
+    return digest_of_training(model)
+
+
+def actor_and_critic(rank: int, world_size: int, *, apart: bool = False, by_one: bool = False) -> str:
+    """Two networks whose layers have the same names, and whose gradients travel in one piece; with statistics in each of them."""
+    actor, critic = Net(norm=apart), Net(norm=apart)
+    optimizers, batches = [adam(actor), adam(critic)], Batches(rank)
+    if by_one:
+        optimizers = [torch.optim.AdamW([*actor.parameters(), *critic.parameters()], lr=1e-2)]
+    held = [*actor.parameters(), *critic.parameters()]
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        (cross_entropy(actor(inputs), targets) + cross_entropy(critic(inputs), targets)).backward()
+        flat = torch.cat([p.grad.reshape(-1) for p in held if p.grad is not None])
+        dist.all_reduce(flat)
+        at = 0
+        for parameter in held:
+            assert parameter.grad is not None
+            parameter.grad.copy_((flat[at : at + parameter.numel()] / world_size).view_as(parameter))
+            at += parameter.numel()
+        for optimizer in optimizers:
+            optimizer.step()
+    return digest_of_training(actor)

@@ -150,6 +150,9 @@ def _averaging_groups(log: RankTrace, sources: Mapping[str, str]) -> Iterable[tu
     for group in np.unique(calls["group"]):
         found = Counter(log.text(int(call["shape"])) for call in calls[calls["group"] == group])
         flat = {one.shapes for one in noted if f"[{one.elements}]" in found or in_buckets(found) == one.elements}
+        total = sum(one.elements for one in noted)
+        if f"[{total}]" in found or in_buckets(found) == total:  # those of several optimizers in one
+            flat = every
         if flat or _are_among([shape for first in noted for shape in first.shapes], found):
             yield (
                 _members(log, int(group)).ranks,

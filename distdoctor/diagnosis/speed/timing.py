@@ -22,6 +22,7 @@ from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls, Trac
 from distdoctor.diagnosis.per_rank import PerRank
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
+from distdoctor.recording.trace.events import CoreShare
 from distdoctor.recording.trace.layout import CallFlag, Op
 
 MILLISECOND = 1e6
@@ -283,6 +284,15 @@ class Timing:
     def steps(self) -> int:
         """How many regular steps every rank has made."""
         return min(len(times.steps) for times in self.ranks.values())
+
+    def queued(self, rank: int) -> tuple[float, float]:
+        """What the main thread of a rank stood in the queue for a core: nanoseconds of each step, and the share (0-1) of the time
+        in which it could have run. (0, 0) where nobody counted."""
+        noted = list(self.recording.ranks[rank].noted(CoreShare))
+        if not noted or not noted[-1].steps:
+            return 0.0, 0.0
+        last = noted[-1]
+        return last.queued_ns / last.steps, last.queued_ns / max(last.ran_ns + last.queued_ns, 1)
 
     def is_worth(self, per_step: RobustMedian, share: float) -> bool:
         """Whether so many nanoseconds of each step are worth a word: that share of a step, no scatter, and not a trifle."""

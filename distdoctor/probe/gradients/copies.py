@@ -1,4 +1,5 @@
-"""Copies of what is trained: moving averages, target networks, the policy that plays, the teacher that was cloned.
+"""Copies of what is trained: moving averages, target networks, the policy that plays, the teacher that was cloned. And models
+of another form beside it that nobody trains: a larger teacher, a random target, an encoder. These are looked at once.
 
 A copy is a module with the parameter names and shapes of the trained one, that no optimizer holds. How it looks at a step is one
 digest of all its parameters: as they are when it first computes in that step, else when the step is over. Which of the user's
@@ -23,7 +24,8 @@ from distdoctor.probe.tensors.digests import Digests, Reading, finished_all, kin
 from distdoctor.recording.trace.events import Copied, CopyUsed
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag, extend
 
-MOST = 4  # copies of one optimizer's model
+MOST = 4  # copies of one optimizer's model, and as many others beside it
+MOST_ELEMENTS = 1 << 26  # of one of these others
 SEARCHES = 6  # for copies that came later
 AMBUSHES = 4  # first steps in which the forward of a copy is waited for
 LOADERS = 64  # beginnings of a loader after which it is waited for, until the next step
@@ -37,6 +39,8 @@ class Copy:
 
     def __init__(self, module: nn.Module, order: Sequence[int], seq: int, name: str) -> None:
         self.module, self.order, self.seq, self.name = weakref.ref(module), tuple(order), seq, name
+        self.length = len(order) or len(list(module.parameters()))
+        self.looked_at = -1  # of what is no copy: how often it had been written to by then
         self.digests = Digests()
         self.used = False
         self.computing: _Now | None = None  # as it was when it first computed since the step before
@@ -45,12 +49,16 @@ class Copy:
         """Its parameters; [] when it is gone, or is trained itself by now."""
         module = self.module()
         held: list[Tensor] = list(module.parameters()) if module is not None else []
-        return held if len(held) == len(self.order) and all(p.grad is None for p in held) else []
+        return held if len(held) == self.length and all(p.grad is None for p in held) else []
 
     def now(self) -> _Now | None:
-        """How it is now, on its way."""
+        """How it is now, on its way; None where that is known."""
         own = self.parameters()
-        return (self.digests.start(own)[0], kinds_of(own), _written(own)) if own else None
+        written = _written(own)
+        if not own or (not self.order and written == self.looked_at):
+            return None
+        self.looked_at = written
+        return self.digests.start(own)[0], kinds_of(own), written
 
 
 CopyReading = tuple[Copy, Reading, list[int], int, int]
@@ -70,6 +78,7 @@ class Copies:
 
     def search(self, parameters: Sequence[Tensor], inventory: Inventory, trained: set[int]) -> None:
         """Look for copies, when modules have come since the last search. `trained`: ids that some optimizer holds."""
+        self._let_go_of(trained)
         trees = self.context.trees
         if trees.copied == self._known or self._searched >= SEARCHES or not parameters:
             return
@@ -84,11 +93,25 @@ class Copies:
             if order and id(module) not in known and not trained & {*own} and len(self.found) < MOST:
                 known |= {id(inner) for inner in module.modules()}  # the whole of it is one copy
                 self.found.append(self._take(module, order, inventory))
+        for module in _subtrees(trees.roots()):
+            own = [id(parameter) for parameter in module.parameters()]
+            others = sum(1 for copy in self.found if not copy.order)
+            if others < MOST and id(module) not in known and not trained & {*own} and _is_whole(module):
+                known |= {id(inner) for inner in module.modules()}
+                self.found.append(self._take(module, (), inventory))
+
+    def _let_go_of(self, trained: set[int]) -> None:
+        """What an optimizer has begun to train is no longer a model beside it."""
+        for copy in [one for one in self.found if not one.order]:
+            module = copy.module()
+            if module is not None and any(id(parameter) in trained for parameter in module.parameters()):
+                self.found.remove(copy)
+                self.context.trace.digests.write(param=0, step=self.context.step, tensor=copy.seq)
 
     def _take(self, module: nn.Module, order: tuple[int, ...], inventory: Inventory) -> Copy:
-        trace, entry = self.context.trace, inventory.entries[order[0]]
+        trace, entry = self.context.trace, inventory.entries[order[0] if order else 0]
         kind = type(module).__name__
-        name = self.context.trees.variable_of(module) or kind
+        name = self.context.trees.variable_of(module) or self.context.trees.path_of(module) or kind
         seq = trace.tensors.write(
             numel=sum(parameter.numel() for parameter in module.parameters()),
             name=trace.texts.id(name),
@@ -96,7 +119,7 @@ class Copies:
             grad_agree=entry.agree,
             owner=trace.texts.id(kind),
             optimizer=self.number,
-            flags=int(TensorFlag.BUFFER | TensorFlag.COPY),
+            flags=int(TensorFlag.BUFFER | TensorFlag.COPY | (0 if order else TensorFlag.FROZEN)),
             index=len(self.found),
         )
         made = trace.texts.id(self.context.trees.made_at(module))
@@ -117,8 +140,9 @@ class Copies:
         """One row for each copy, and in it what its originals are: `originals` are digests of the optimizer's parameters."""
         for copy, reading, kinds, written, flags in started:
             own = original = 0
-            for value, place in zip(finished_all(reading, kinds), copy.order, strict=True):
+            for value in finished_all(reading, kinds):
                 own = extend(own, value)
+            for place in copy.order:
                 original = extend(original, originals[place])
             self.context.trace.digests.write(
                 param=own, before=original, grad_sum=written, step=step, tensor=copy.seq, flags=flags
@@ -170,6 +194,13 @@ class Copies:
 def _written(parameters: Sequence[Tensor]) -> int:
     """How often the parameters have been written to, each counted; 0 where torch does not count (inference tensors)."""
     return 0 if any(parameter.is_inference() for parameter in parameters) else sum(p._version for p in parameters)
+
+
+def _is_whole(module: nn.Module) -> bool:
+    """Whether it holds parameters, not too many, and none of which this rank holds a part."""
+    held = list(module.parameters())
+    parts = any(getattr(one, "_spec", None) is not None or hasattr(one, "_shard_param_infos") for one in held)
+    return bool(held) and not parts and sum(one.numel() for one in held) <= MOST_ELEMENTS
 
 
 def compiles() -> bool:

@@ -255,7 +255,8 @@ class GradientsStream:
         if inventory is None or not inventory.still_holds(parameters):
             inventory = take_inventory(self.context, tracked.number, optimizer, parameters)
             tracked.inventory = inventory
-            tracked.buffers = Buffers(self.context, tracked.number, self.context.trees.of(parameters))
+            roots = self.context.trees.of(parameters)
+            tracked.buffers = Buffers(self.context, tracked.number, roots, self.context.trees.prefixes(roots))
             tracked.copies = tracked.copies or Copies(self.context, tracked.number)
             self.origins.watch(parameters)
         if tracked.copies is not None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -85,6 +86,11 @@ class ModuleTrees:
             frame = frame.f_back
         return ""
 
+    def path_of(self, module: nn.Module) -> str:
+        """What the root right above a module calls it, `Agent.target`; "" where none does."""
+        above = ((root, name) for root in self.roots() for name, child in root._modules.items() if child is module)
+        return next((f"{type(root).__name__}.{name}" for root, name in above), "")
+
     def _child(self, module: nn.Module, name: str, child: Any) -> None:
         self._modules[id(module)] = module
         if self.registered is not None and child is not None:
@@ -113,10 +119,10 @@ class ModuleTrees:
     def names(self, wanted: Iterable[Tensor]) -> dict[int, HeldParameter]:
         """Who holds each of these parameters, by `id`. Those that no module holds are left out."""
         ids = {id(parameter) for parameter in wanted}
-        found = self._search(self.roots(), ids)
+        found = self._search(ids)
         if len(found) < len(ids):  # a copied or unpickled module never registered: look through everything, once
             self.scan()
-            found = self._search(self.roots(), ids)
+            found = self._search(ids)
         return found
 
     def scan(self) -> None:
@@ -126,18 +132,38 @@ class ModuleTrees:
             if issubclass(type(thing), nn.Module):
                 self._modules.setdefault(id(thing), thing)
 
-    @staticmethod
-    def _search(roots: Iterable[nn.Module], ids: set[int]) -> dict[int, HeldParameter]:
+    def _search(self, ids: set[int]) -> dict[int, HeldParameter]:
         found: dict[int, HeldParameter] = {}
-        for root in roots:
+        roots = self._holding(ids)
+        for root, prefix in zip(roots, self.prefixes(roots), strict=True):
             for name, owner, parameter in _tensors_of(root, "_parameters"):
                 if id(parameter) in ids and id(parameter) not in found:
-                    found[id(parameter)] = HeldParameter(name, type(owner).__name__)
+                    found[id(parameter)] = HeldParameter(prefix + name, type(owner).__name__)
         return found
+
+    def prefixes(self, roots: Sequence[nn.Module]) -> list[str]:
+        """What the names in each of these trees begin with: nothing, or, of those that use one name twice, what the program calls
+        the root: `critic.`"""
+        names = [
+            {name for where in ("_parameters", "_buffers") for name, *_ in _tensors_of(root, where)} for root in roots
+        ]
+        count = Counter(name for own in names for name in own)
+        words = [
+            (self.variable_of(root).rpartition(".")[2] or type(root).__name__)
+            if any(count[name] > 1 for name in own)
+            else ""
+            for root, own in zip(roots, names, strict=True)
+        ]
+        again = [words[:number].count(word) + 1 for number, word in enumerate(words)]
+        return [
+            f"{word}{f' {nth}' if nth > 1 else ''}." if word else "" for word, nth in zip(words, again, strict=True)
+        ]
 
     def of(self, parameters: Iterable[Tensor]) -> list[nn.Module]:
         """The roots that hold any of these parameters."""
-        ids = {id(parameter) for parameter in parameters}
+        return self._holding({id(parameter) for parameter in parameters})
+
+    def _holding(self, ids: set[int]) -> list[nn.Module]:
         return [root for root in self.roots() if any(id(p) in ids for _, _, p in _tensors_of(root, "_parameters"))]
 
 

@@ -495,7 +495,7 @@ class HolderFlag(IntFlag):
 
 
 class TensorFlag(IntFlag):
-    FROZEN = 1  # requires_grad is off
+    FROZEN = 1  # requires_grad is off; of a COPY: it is none, but a model of another form that nobody trains
     OUTSIDE = 2  # inside a DistributedDataParallel that does not reduce its gradient
     BUFFER = 4
     NORMALISATION = 8  # running statistics of a batch normalisation

@@ -14,13 +14,14 @@ How we know      Once for long: no rank has moved for five times the job's 99th 
 What to do       Move work that only this rank does off the path that the others wait for.
 When it is fine  An occasional checkpoint on rank 0: while the job runs this is a note, never an error. Ranks on different hosts
                  have different clocks, so their arrivals are not compared. If another finding names the same rank, its lateness
-                 is reported there.
+                 is reported there. A rank that stands in the queue for a core while it is late is a note: the host is full.
 Source           the job's own step times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
@@ -38,6 +39,8 @@ from distdoctor.diagnosis.speed.timing import MILLISECOND, Late, Timing, arrival
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
+
+OF_THE_HOST = 0.5  # of its lateness is what a rank stood in the queue for a core, more than the others did
 
 
 @check("DD123", "slow-rank", severity=NOTE, family="hang", symptom=True, stalls=Stalls.MAYBE)
@@ -157,13 +160,17 @@ def _in_every_step(timing: Timing, late: Late) -> Finding:
     words, more = timing.excess(late.rank)
     known = times.on_cpu and more >= 0.5 * late.step.value
     doing = f": it {words}, {more / MILLISECOND:.1f} ms longer than the others" if known else ""
+    queued = timing.queued(late.rank)[0] - median(timing.queued(rank)[0] for rank in others)
+    of_the_host = queued >= OF_THE_HOST * late.step.value
+    if of_the_host:
+        doing = f": it stands in the queue for a core, {queued / MILLISECOND:.1f} ms longer than the others"
     waits = "waits" if len(others) == 1 else "wait"
     site = timing.loop_site(late.rank) if words == "waits for its data" else late.site
     return Finding(
         title=f"{named(others)} {waits} {lost:.1f} of {step:.1f} ms for it in each step{doing}",
         ranks=(late.rank,),
         confidence=LIKELY if times.on_cpu else POSSIBLE,
-        severity=WARNING,
+        severity=NOTE if of_the_host else WARNING,
         stalls=Stalls.NO,
         place=site or timing.step_site(late.rank),
         places=(Place(late.site, (late.rank,), "comes here last"),),
@@ -175,10 +182,19 @@ def _in_every_step(timing: Timing, late: Late) -> Finding:
             "last_in_share_of_steps": round(late.share, 3),
             "steps": late.step.count,
             "meanwhile": words if known else "",
+            "queued_ms": round(queued / MILLISECOND, 1),
         },
         why=f"it enters the collectives last in {late.share:.0%} of {late.step.count} steps, "
         f"{lost:.1f} ms after the others (median, deviation {late.step.spread / MILLISECOND:.1f} ms)",
-        prescriptions=(Prescription("balance-ranks", effect=f"up to {lost:.1f} ms a step, {lost / step:.0%}"),),
+        prescriptions=(
+            Prescription(
+                "balance-ranks",
+                effect=f"up to {lost:.1f} ms a step, {lost / step:.0%}",
+                change="give every rank a core of its own: fewer processes and threads on this host"
+                if of_the_host
+                else "",
+            ),
+        ),
     )
 
 

@@ -11,7 +11,9 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  never changes is blamed only if a forward of that copy was seen: rank 0 alone may keep the copy that is saved.
                  A refresh without effect: its tensors were written to between sampled steps (torch counts that), and its
                  bits stay those with which training began, while the trained model changes. What a copy holds is looked at
-                 when it computes, where it does.
+                 when it computes, where it does. Models of another form that no optimizer holds (a larger teacher, a random
+                 target) are compared as well, where every rank computes with them and none changes them: likely beside a
+                 wrapper, else possible.
 What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
                  model.module), or broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
 When it is fine  Copies that every rank changes in the same steps, with noise of its own or for a task of its own: not reported,
@@ -32,7 +34,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.rank_groups import variants_of
-from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
 from distdoctor.diagnosis.source.given_values import called_from
@@ -43,6 +45,7 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Copied, CopyUsed
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
 
+_BESIDE = TensorFlag.COPY | TensorFlag.FROZEN
 FEWEST = 3  # steps in which copies differ although the replicas agree
 
 
@@ -148,6 +151,7 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
                     yield _finding(gradients, course, sources)
                 elif course.from_the_start:  # begun with weights of its own on each rank, or changed on purpose
                     yield replace(_finding(gradients, course, sources), severity=NOTE, confidence=POSSIBLE)
+            yield from _beside(gradients, peers)
 
 
 def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
@@ -160,7 +164,7 @@ def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
         own = gradients.ranks.get(rank)
         for tensor in own.tensors.values() if own is not None else ():
             mine = tensor.optimizer == peers.optimizer and same_ranks(tensor.agree, peers.lane)
-            if own is not None and mine and tensor.flags & TensorFlag.COPY:
+            if own is not None and mine and tensor.flags & _BESIDE == TensorFlag.COPY:
                 key = (tensor.index, tensor.owner)
                 for step, row in own.rows_of(tensor.seq):
                     digests[key][step][rank], originals[key][step][rank] = int(row["param"]), int(row["before"])
@@ -180,6 +184,58 @@ def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
 def _name(gradients: Gradients, peers: ReplicaGroup, key: tuple[int, str]) -> str:
     tensors = gradients.ranks[peers.ranks[0]].tensors.values()
     return next((t.name for t in tensors if t.flags & TensorFlag.COPY and (t.index, t.owner) == key), key[1])
+
+
+def _beside(gradients: Gradients, peers: ReplicaGroup) -> Iterator[Finding]:
+    """Models of another form that nobody trains, and that every rank computes with."""
+    looks: dict[tuple[str, str, int], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for rank in peers.ranks:
+        own = gradients.ranks.get(rank)
+        for tensor in own.tensors.values() if own is not None else ():
+            if own is not None and tensor.optimizer == peers.optimizer and tensor.flags & _BESIDE == _BESIDE:
+                used = any(event.name == tensor.name for event in own.events(CopyUsed))
+                values = {int(row["param"]) for _, row in own.rows_of(tensor.seq)} if used else set()
+                looks[tensor.name, tensor.owner, tensor.numel][rank] = values
+    steps = _agreeing(gradients, peers)
+    for (name, owner, _), by_rank in looks.items():
+        still = all(len(values) == 1 and 0 not in values for values in by_rank.values())
+        versions = {rank: next(iter(values)) for rank, values in by_rank.items()} if still else {}
+        if len(versions) == len(peers.ranks) and len({*versions.values()}) > 1 and len(steps) >= FEWEST:
+            yield _beside_finding(gradients, peers, name, owner, versions, len(steps))
+
+
+def _beside_finding(
+    gradients: Gradients, peers: ReplicaGroup, name: str, owner: str, versions: Mapping[int, int], steps: int
+) -> Finding:
+    variants = variants_of(versions)
+    odd = tuple(sorted(variants[1])) if len(variants) == 2 and len(variants[0]) > len(variants[1]) else peers.ranks
+    what = f"`{name}`" + (f" ({owner})" if owner != name else "")
+    event = next((e for r in odd for e in gradients.ranks[r].events(CopyUsed) if e.name == name and e.site), None)
+    made = next(
+        (e.site for r in odd for e in gradients.ranks[r].events(Copied) if e.name == name and e.site), SourceLine()
+    )
+    used = event.site if event is not None else SourceLine()
+    return Finding(
+        title=f"{what}, which nobody trains, has other weights on {named(odd)}"
+        if odd != peers.ranks
+        else f"{what}, which nobody trains, has other weights on each of {named(odd)}",
+        ranks=odd,
+        confidence=LIKELY if peers.by == WRAPPER else POSSIBLE,
+        place=used or made,
+        places=(
+            *((Place(used, peers.ranks, "it computes"),) if used else ()),
+            *((Place(made, peers.ranks, "it is made"),) if made else ()),
+        ),
+        evidence={"model": name, "versions": [list(one) for one in variants], "steps_compared": steps},
+        why=f"the trained parameters are bit-identical on {named(peers.ranks)}, and each rank computes with a model beside them "
+        "that no optimizer holds and no wrapper makes equal: where its output enters the loss, each rank has another aim",
+        prescriptions=(
+            Prescription(
+                "refresh-everywhere",
+                change="load it on every rank, seed all ranks alike before it is made, or broadcast its parameters from rank 0",
+            ),
+        ),
+    )
 
 
 def _agreeing(gradients: Gradients, peers: ReplicaGroup) -> set[int]:

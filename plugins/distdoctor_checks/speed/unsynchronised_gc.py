@@ -49,10 +49,12 @@ def examine(timing: Timing) -> Iterator[Finding]:
 
 
 def _by_step(timing: Timing) -> tuple[Floats, float]:
-    """[ranks, steps] nanoseconds in the collector, of the steps that all ranks have made, and how long these lasted."""
+    """[ranks, steps] nanoseconds in the collector, of the steps that all ranks have made, and how long these lasted. The part in
+    which a rank stood in the queue for a core is not the collector's."""
     times = [timing.ranks[rank] for rank in sorted(timing.ranks)]
     common = set.intersection(*(set(one.steps.tolist()) for one in times))
     rows = [one.of("collected_ns")[np.isin(one.steps, list(common))] for one in times]
+    rows = [mine * (1 - timing.queued(rank)[1]) for mine, rank in zip(rows, sorted(timing.ranks), strict=True)]
     return np.stack(rows), float(times[0].walls[np.isin(times[0].steps, list(common))].sum())
 
 

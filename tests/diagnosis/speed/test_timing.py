@@ -10,9 +10,11 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import NOTE, WARNING, Severity
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import MILLISECOND, Timing
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import CoreShare
 from distdoctor.testing.timing import Meeting, timed_job
 
 
@@ -34,6 +36,31 @@ def test_the_rank_that_takes_longer_is_the_late_one(where: str, rank: int) -> No
     recording = timed_job(3).steps(60, **times).recording()
     assert late(recording) == {rank: pytest.approx(12, abs=0.3)}
     assert codes(recording) == [("DD504" if where == "data" else "DD123", (rank,))]
+
+
+@pytest.mark.parametrize(("queued_ms", "severity"), [(0, WARNING), (5, WARNING), (11, NOTE)])
+def test_a_rank_that_is_late_because_it_has_no_core_is_a_note(queued_ms: int, severity: Severity) -> None:
+    job = timed_job(3).steps(60, forward={1: 32})
+    for rank, log in enumerate(job.logs):
+        queued = 50 * MILLISECOND * queued_ms if rank == 1 else 0
+        log.note(CoreShare((0, 1), 1, steps=50, ran_ns=50 * 20 * MILLISECOND, queued_ns=queued))
+
+    (finding,) = examine(job.recording(), [PLUGINS.checks["DD123"]]).findings
+    assert (finding.ranks, finding.severity) == ((1,), severity)
+    assert ("in the queue for a core" in finding.title) == (severity is NOTE)
+
+
+def test_the_time_in_which_a_rank_had_no_core_is_not_the_collectors() -> None:
+    def lost(queued_ms: int) -> list[float]:
+        job = timed_job(2)
+        for log in job.logs:
+            log.note(CoreShare((0, 1), 1, steps=8, ran_ns=160 * MILLISECOND, queued_ns=queued_ms * MILLISECOND))
+        for _ in range(6):
+            job.steps(4).steps(1, forward={0: 60}, collected={0: 40}).steps(1, forward={1: 60}, collected={1: 40})
+        findings = examine(job.recording(), [PLUGINS.checks["DD512"]]).findings
+        return [one.evidence["lost_seconds"] for one in findings]
+
+    assert lost(160) == [pytest.approx(lost(0)[0] / 2, rel=0.01)]
 
 
 def test_the_line_is_where_most_is_lost_in_all_steps_and_not_where_a_rank_was_latest_once() -> None:
