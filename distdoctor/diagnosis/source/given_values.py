@@ -105,7 +105,7 @@ def all_made_of(program: UserProgram, value: ast.expr, *, through_objects: bool 
         made += [one for step in last if isinstance(step, ast.IfExp) for one in (step.body, step.orelse)]
         if through_objects:
             objects = [one.value for step in last for one in _named_in(step) if isinstance(one, ast.Attribute)]
-            made += [one for name in objects if isinstance(name, ast.Name) for one in _stored(program, name)]
+            made += [one for name in objects if isinstance(name, ast.Name) for one in stored(program, name)]
         last = [one for one in dict.fromkeys(made) if one not in found]
         found += last
     return found
@@ -132,7 +132,7 @@ def _makes(program: UserProgram, call: ast.Call) -> bool:
 def _made_of(program: UserProgram, value: ast.expr) -> list[ast.expr]:
     if isinstance(value, ast.Call) and not _makes(program, value):
         return [one for target in program.targets(value) for one in program.returned(target)]
-    return [one for node in _named_in(value) for one in _stored(program, node)]
+    return [one for node in _named_in(value) for one in stored(program, node)]
 
 
 def _named_in(value: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
@@ -147,7 +147,7 @@ def _named_in(value: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _stored(program: UserProgram, node: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
+def stored(program: UserProgram, node: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
     """What a variable or an attribute was given, or what the callers pass for a parameter."""
     if isinstance(node, ast.Attribute):
         stored = program.kept_as(node) if program.classes_of(node.value) else []  # else of who knows what

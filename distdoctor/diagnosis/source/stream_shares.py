@@ -82,7 +82,7 @@ def share_of_data(sources: Mapping[str, str], dataset: str) -> SourceLine:
     given = [value for call in calls for value in (*call.args, *(word.value for word in call.keywords))]
     for value in measured or given:
         for one in (node for step in all_made_of(program, value, through_objects=True) for node in ast.walk(step)):
-            if _deals(program, one):
+            if deals(program, one):
                 return program.scope_of(one).line(one)
     return SourceLine()
 
@@ -99,11 +99,11 @@ def dealt_by(sources: Mapping[str, str], sampler: str) -> SourceLine:
 
 def _dealt_in(program: UserProgram, scope: Scope) -> Iterator[ast.expr]:
     for node in scope.file.nodes(ast.Subscript, ast.Compare, ast.Call):
-        if scope.file.scope_of.get(node) is scope and _deals(program, node):
+        if scope.file.scope_of.get(node) is scope and deals(program, node):
             yield node
 
 
-def _deals(program: UserProgram, node: ast.AST) -> bool:
+def deals(program: UserProgram, node: ast.AST) -> bool:
     """Whether an expression picks one of so many shares by the number of the rank."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         return _is_share(program, node.slice.lower, node.slice.step)

@@ -16,7 +16,8 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  that each value is made of the one before, they differ in every look and change on two ranks or more; and
                  so are buffers in a model that fully_shard or FSDP1 shards, which broadcast none. Tensors and arrays in plain
                  objects are compared as well, where the source takes them off what a function is given, or divides that by them:
-                 possible.
+                 possible. So is a vocabulary, an encoder or a scale that the source fits to one rank's share of the data, and
+                 of which no collective carries anything.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
 When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note.
@@ -49,6 +50,7 @@ from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import TensorInfo, Update, same_ranks
 from distdoctor.diagnosis.replicas.wording import event_site
+from distdoctor.diagnosis.source.fitted_tables import FittedTable, fitted_tables
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes, is_used_forward, scales_what_it_is_given
 from distdoctor.recording.rank_set import named
@@ -89,6 +91,8 @@ def examine(
         most = max(training, key=lambda one: len(one.ranks))
         yield from _beside(gradients, most, recording, checkpoints)
         yield from _in_plain_objects(gradients, most, recording, checkpoints)
+        if not _train_apart(gradients, most):
+            yield from (_fitted(one, most) for one in fitted_tables(recording.sources))
 
 
 def _sharded(gradients: Gradients, replicas: Replicas) -> Iterator[ReplicaGroup]:
@@ -158,6 +162,29 @@ def _in_plain_objects(
                 _local_statistics(gradients, peers, recording, checkpoints, apart, line, BesideUsed()),
                 confidence=POSSIBLE,
             )
+
+
+def _fitted(one: FittedTable, peers: ReplicaGroup) -> Finding:
+    """What the source fits to the samples of one rank, and never sends: nothing that was recorded tells whether it differs."""
+    return Finding(
+        title=f"`{one.name}` is fitted to each rank's own share of the data, and nothing of what it learns is sent",
+        ranks=peers.ranks,
+        place=one.fitted,
+        places=(
+            Place(one.fitted, peers.ranks, "is fitted"),
+            Place(one.dealt, peers.ranks, "each rank takes its share"),
+        ),
+        evidence={"fitted": one.name},
+        why=f"{named(peers.ranks)} train one model: where a table or a scale is another one on each rank, the same input means "
+        "something else, and a checkpoint holds that of one rank",
+        prescriptions=(
+            Prescription(
+                "broadcast-buffers",
+                change="fit it to the data of all ranks, or on rank 0, and broadcast_object_list what it has learned",
+            ),
+        ),
+        confidence=POSSIBLE,
+    )
 
 
 def _kept_apart(
