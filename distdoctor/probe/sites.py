@@ -86,6 +86,14 @@ def is_users_class(kind: type) -> bool:
     return not isinstance(path, str) or belongs_to_user(path)
 
 
+def forward_of(kind: type) -> str:
+    """Where a class of the user's begins its forward, "" for other classes: what is mentioned is read with the recording."""
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    if code is None or not belongs_to_user(code.co_filename):
+        return ""
+    return site_at(code.co_filename, code.co_firstlineno, code.co_name)
+
+
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's own source at or outside `frame`, None when there is none."""
     for _ in range(_WALK):

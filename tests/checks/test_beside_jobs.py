@@ -21,7 +21,7 @@ def test_local_statistics_beside_the_wrapped_model_that_one_rank_saves_are_told(
     assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD204", WARNING, LIKELY, (0, 1))
     assert "RunningScale.mean" in finding.title
     assert recording.sources[finding.place.path].splitlines()[finding.place.line - 1].strip().startswith("size =")
-    assert [place.role for place in finding.places[-2:]] == ["goes through it, with gradients", "saves"]
+    assert [place.role for place in finding.places[-2:]] == ["goes through it", "saves"]
 
 
 def test_local_statistics_that_nobody_or_everybody_saves_are_a_note() -> None:

@@ -2,8 +2,8 @@
 
 A part of each rank's own looks the same to a wrapper: a head for its own data, experts, tables that are dealt out. Those begin
 differently, learn from data of their own, or have rows traded for them. So what is told began equal, parts in the first steps
-and never meets again, on ranks that share one data set among them, or shard the rest, and exchange nothing but gradients and a
-few numbers.
+and never meets again, on ranks that share one data set among them, shard the rest, or save for one another, and exchange nothing
+but gradients and a few numbers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorIn
 from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
 from distdoctor.diagnosis.replicas.skipped_gradients import meets, parts
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import Saving
 from distdoctor.recording.trace.layout import CallFlag, Op, TensorFlag
 
 FULLY_SHARD = "fully_shard"
+DEALT, SAVED = "share one dataset with a DistributedSampler", "save one model for all"
 A_FEW = 128  # bytes: what scores, counts and norms take
 _BARRIERS = (Op.BARRIER, Op.MONITORED_BARRIER)
 _OF_SHARDS = (Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.REDUCE_SCATTER, Op.REDUCE_SCATTER_TENSOR)
@@ -34,10 +36,11 @@ _OF_SHARDS = (Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.REDUCE_SCATTER, Op.RE
 
 @dataclass(frozen=True)
 class LeftUnwrapped:
-    """What one optimizer holds of them. `by` averages `inside` parameters of the same ranks."""
+    """What one optimizer holds of them. `by` averages `inside` others on these ranks; `together`: why they belong together."""
 
     ranks: tuple[int, ...]
     by: str
+    together: str
     tensors: tuple[TensorInfo, ...]
     inside: int
     update: Update
@@ -55,12 +58,21 @@ class PartsLeftUnwrapped:
         if recording.missing:
             return cls(())
         gradients, known = derived(Gradients, recording), derived(Replicas, recording).sets
-        belong = shares_one_dataset(recording) and not each_saves_its_own(recording)
-        meant = [one for one in known if one.by == FULLY_SHARD or (one.by == WRAPPER and belong)]
-        return cls(tuple(found for one in meant for found in _found(gradients, one)))
+        found: list[LeftUnwrapped] = []
+        for replicas in known:
+            together = "shard the others" if replicas.by == FULLY_SHARD else ""
+            if replicas.by == WRAPPER and not each_saves_its_own(recording):
+                together = DEALT if shares_one_dataset(recording) else SAVED if _some_save(recording) else ""
+            found += _found(gradients, replicas, together) if together else ()
+        return cls(tuple(found))
 
 
-def _found(gradients: Gradients, replicas: ReplicaSet) -> Iterator[LeftUnwrapped]:
+def _some_save(recording: Recording) -> bool:
+    saving = sum(1 for log in recording.ranks.values() if log.has_noted(Saving))
+    return 0 < saving < len(recording.ranks)
+
+
+def _found(gradients: Gradients, replicas: ReplicaSet, together: str) -> Iterator[LeftUnwrapped]:
     ranks = replicas.ranks
     known = [gradients.ranks[rank] for rank in ranks if rank in gradients.ranks]
     if len(known) < len(ranks) or any(_exchanges(own, replicas.by) for own in known):
@@ -78,7 +90,9 @@ def _found(gradients: Gradients, replicas: ReplicaSet) -> Iterator[LeftUnwrapped
         peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), frozenset(one.name for one in whole))
         if inside and whole and not meets(gradients, peers) and not weights_are_exchanged(gradients, peers, 1):
             update = next(one for one in known[0].updates if one.optimizer == optimizer and one.step)
-            yield LeftUnwrapped(ranks, replicas.by, tuple(sorted(whole, key=lambda one: one.index)), inside, update)
+            yield LeftUnwrapped(
+                ranks, replicas.by, together, tuple(sorted(whole, key=lambda one: one.index)), inside, update
+            )
 
 
 def _exchanges(own: RankGradients, by: str) -> bool:

@@ -27,7 +27,9 @@ _FILES = frozenset({"exists", "isfile", "is_file", "isdir", "is_dir", "listdir",
                     "getsize", "getmtime", "iterdir", "lexists", "rglob", "open", "read_text", "read_bytes"})  # fmt: skip
 CLOCKS = frozenset({"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns", "now"})
 _MACHINE = frozenset({"gethostname", "cpu_count", "virtual_memory", "memory_allocated", "memory_reserved", "getpid",
-                      "mem_get_info", "uname", "getloadavg", "disk_usage", "getenv", "node", "memory_info"})  # fmt: skip
+                      "mem_get_info", "uname", "getloadavg", "disk_usage", "node", "memory_info"})  # fmt: skip
+_ENVIRONMENT = frozenset({"getenv", "environ"})
+_OF_A_MACHINE = re.compile(r"HOST|NODE|DEVICE|MACHINE|POD|RANK|WORKER|TASK|PROC")
 _CHANCE = frozenset(
     {"random", "rand", "randn", "randint", "choice", "uniform", "shuffle", "randperm", "sample", "randrange"}
 )
@@ -46,6 +48,7 @@ COLLECTIVES = re.compile(
 SALTED = 6.5  # of a string: another number in every process, whatever else is the same (PYTHONHASHSEED)
 RANK, FILE, CLOCK, MACHINE, ERROR, CHOICE, SWALLOWED = 6.0, 5.0, 5.0, 4.5, 3.5, 3.5, 2.6
 MEMORY, LOG = 3.5, 3.5  # what a decorator remembers, whether a log formats
+ENVIRONMENT = 2.6  # most variables are the same for all processes of a job
 TYPE = 3.0  # a dtype that follows from the data
 CHANCE, DATA, MENTION, LENGTH, SIZE, WORD = (
     3.0,
@@ -354,7 +357,9 @@ def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
         return FILE
     if name in CLOCKS and (isinstance(function, ast.Name) or _root(function) in ("time", "datetime")):
         return CLOCK
-    if name in _MACHINE or ast.unparse(function).startswith("os.environ"):
+    if name in _ENVIRONMENT or ast.unparse(function).startswith("os.environ"):
+        return MACHINE if _OF_A_MACHINE.search(ast.unparse(call)) else ENVIRONMENT
+    if name in _MACHINE:
         return MACHINE
     if name in _CHANCE:
         return CHANCE if by_content else 0.0

@@ -56,6 +56,7 @@ class Beside:
         self._chosen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._names: list[str] = []  # of those that were ever chosen
         self._unused: dict[int, str] = {}  # those that have not been used yet, by `id`
+        self._seen: set[int] = set()  # of these, what gave something while gradients were off
         self._buffers: list[Buffers] = []
         self._plain = PlainObjects(context)
         self.lead = Lead()
@@ -111,16 +112,19 @@ class Beside:
             self._ambush = nn.modules.module.register_module_forward_hook(hook)
 
     def _computes(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if id(module) not in self._unused or not torch.is_grad_enabled():
+        off = not torch.is_grad_enabled()
+        if id(module) not in self._unused or (off and (id(module) in self._seen or not module.training)):
             return
         given = inputs[0] if isinstance(inputs, tuple) and inputs else None
         if not isinstance(given, Tensor) or not isinstance(output, Tensor):
             return
         loss = output.requires_grad and output.numel() == 1
         if loss or (given.shape == output.shape and output.dim()):
-            trace = self.context.trace
-            name = self._unused.pop(id(module))
-            trace.note(BesideUsed(name, self.context.step, loss), site=trace.texts.id(sites.user_site()))
+            trace, name = self.context.trace, self._unused[id(module)]
+            trace.note(BesideUsed(name, self.context.step, loss, off), site=trace.texts.id(sites.user_site()))
+            self._seen.add(id(module))
+            if not off:
+                del self._unused[id(module)]
 
 
 def _is_wanted(module: nn.Module) -> bool:

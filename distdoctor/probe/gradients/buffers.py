@@ -8,6 +8,7 @@ from itertools import islice
 
 from torch import Tensor, nn
 
+from distdoctor.probe import sites
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.tensors.digests import Digests, Reading, finished_all, kinds_of
 from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
@@ -30,6 +31,8 @@ class Buffers:
         self._prefixes = prefixes or [""] * len(roots)
         self._digests = Digests()
         self._seqs: dict[str, int] = {}
+        for kind in {type(one) for root in roots for one in root.modules() if one._buffers}:
+            context.trace.texts.id(sites.forward_of(kind))
 
     def start(self) -> tuple[Reading, list[int], list[int]] | None:
         """Their digests on the way, the numbers of their records, and their kinds; None when there are no buffers."""

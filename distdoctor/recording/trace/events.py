@@ -400,12 +400,13 @@ class CopyUsed(TraceEvent):
 
 @kind(68)
 class BesideUsed(TraceEvent):
-    """The first forward with gradients that was seen of a module that holds buffers and no parameters, and that gave a tensor of
-    the shape of what it was given, or a loss: it changes what the model is trained on, or by."""
+    """The first forward that was seen of a module that holds buffers and no parameters, and that gave a tensor of the shape of
+    what it was given, or a loss: it changes what the model is trained on, or by. One without gradients is noted by itself."""
 
     name: str = ""  # its buffers' names begin with it and a dot
     step: int = 0
     loss: bool = False  # what it gave is one number with a graph behind it
+    no_grad: bool = False  # gradients were off: perhaps nobody trains on what it gave
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------------

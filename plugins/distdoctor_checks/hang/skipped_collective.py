@@ -208,16 +208,17 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             f"{behind.op.word} at line {behind.site.line}; call it before leaving, or have all ranks leave together",
             edits=voted(verdict, incident, replace(incident.guard_at, line=guard.line), guard.test),
         )
-    if guard is not None:
+    elsewhere = guard is not None and not guard.on_rank and decision is not None and decision.site.line != guard.line
+    decided = decide_once(verdict, incident) if guard is None or elsewhere else None
+    if guard is not None and decided is None:
         return Prescription(
             "decide-once",
             change=f"decide once for all ranks: all_reduce or broadcast what `{test_of(guard)}` tests before line {guard.line}",
             edits=voted(verdict, incident, replace(incident.guard_at, line=guard.line), guard.test),
         )
-    left = _left_by(verdict, incident)
+    left = _left_by(verdict, incident) if guard is None else None
     if left is not None:
         return Prescription("decide-once", change=left.cure, edits=voted(verdict, incident, left.site, left.test))
-    decided = decide_once(verdict, incident)
     if decided is not None:
         return decided
     if incident.decision is not None and incident.decision.handles_errors and usual is not None:

@@ -11,8 +11,8 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  where a wrapper was told not to broadcast them, which somebody meant. Running statistics are a note until one
                  rank saves a checkpoint that holds them, with no collective of their size between its last step and the save:
                  then a warning, likely. So are buffers of modules without parameters that no wrapper holds, as running
-                 normalisers of observations, or the centre of a loss: compared where a forward with gradients goes
-                 through them (of a loss, where it computes with them), the source shows
+                 normalisers of observations, or the centre of a loss: compared where a forward goes
+                 through them (one without gradients: possible; of a loss, where it computes with them), the source shows
                  that each value is made of the one before, they differ in every look and change on two ranks or more; and
                  so are buffers in a model that fully_shard or FSDP1 shards, which broadcast none. Tensors and arrays in plain
                  objects are compared as well, where the source takes them off what a function is given, or divides that by them:
@@ -140,7 +140,8 @@ def _beside(
             }
         apart, line = _kept_apart(gradients, peers, recording, owners, 0)
         if line and not _train_apart(gradients, peers):
-            yield _local_statistics(gradients, peers, recording, checkpoints, apart, line, event)
+            finding = _local_statistics(gradients, peers, recording, checkpoints, apart, line, event)
+            yield replace(finding, confidence=POSSIBLE) if event.no_grad else finding
 
 
 def _in_plain_objects(
@@ -268,7 +269,7 @@ def _local_statistics(
         places=(
             *(Place(one, peers.ranks, f"on the way into it: `{text}`") for one, text in writes[:4]),
             *((Place(line, peers.ranks, "brings it forward by this rank's own data"),) if not writes else ()),
-            *((Place(used.site, peers.ranks, "goes through it, with gradients"),) if used.site else ()),
+            *((Place(used.site, peers.ranks, "goes through it"),) if used.site else ()),
             *((Place(saved.event.site, (saved.rank,), "saves"),) if saved is not None else ()),
         ),
         evidence={"step": step, "buffers": list(apart)[:8], "looks": len(course)},

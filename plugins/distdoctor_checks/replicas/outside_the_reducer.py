@@ -12,7 +12,8 @@ How we know      Their gradients differ at the step. The wrapped module holds th
                  other parameters differ after a step and are the same before the next one, again and again; these were equal when
                  they were first trained, after the first such average, and are never the same again (likely). In no
                  wrapper at all, beside others in one: they began equal, part in the first step and never meet, on ranks that
-                 deal one dataset out among them, or shard the others, and send nothing else (likely).
+                 deal one dataset out among them, or shard the others, and send nothing else (likely), or of which one saves
+                 for all (possible).
 What to do       Unfreeze, add, move and cast first, and wrap last; or wrap again after the change and rebuild the optimizer.
 When it is fine  Parameters that DistributedDataParallel was told to ignore are not compared. A part that is each rank's own
                  from the first step on is one on purpose.
@@ -26,7 +27,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import (
     ReplicaDivergence,
     ReplicaDivergences,
@@ -35,8 +36,8 @@ from distdoctor.diagnosis.replicas.divergence import (
 )
 from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients
 from distdoctor.diagnosis.replicas.left_out_averages import LeftOut, left_out
-from distdoctor.diagnosis.replicas.left_unwrapped import LeftUnwrapped, PartsLeftUnwrapped
-from distdoctor.diagnosis.replicas.tensor_differences import GRADS
+from distdoctor.diagnosis.replicas.left_unwrapped import SAVED, LeftUnwrapped, PartsLeftUnwrapped
+from distdoctor.diagnosis.replicas.tensor_differences import GRADS, INITIAL
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
 from distdoctor.diagnosis.source.lists_of_trained import list_of_trained
 from distdoctor.recording.rank_set import named
@@ -56,7 +57,7 @@ def examine(
     for part in unwrapped.found if unwrapped is not None else ():
         yield _never_wrapped(part, gradients, sources)
     for parting in partings.found if partings is not None else ():
-        outside = parting.what == GRADS and is_outside_the_reducer(parting)
+        outside = parting.what in (GRADS, INITIAL) and is_outside_the_reducer(parting)
         converted = parting.what == GRADS and parting.peers.by == WRAPPER and was_converted(parting, gradients)
         if not outside and not converted:
             continue
@@ -76,7 +77,8 @@ def examine(
                 *places(parting)[:2],
             ),
             evidence=evidence(parting, how=how),
-            why=f"{parting.share} differ at the step, {sides(parting)}, and the wrapper averages none of them",
+            why=f"{parting.share} differ {'before the first' if parting.what == INITIAL else 'at the'} step, {sides(parting)}, "
+            "and the wrapper averages none of them",
             prescriptions=(Prescription("wrap-last"),),
             at_ns=parting.at_ns,
             explains=(parting.key,),
@@ -132,17 +134,17 @@ def _never_wrapped(part: LeftUnwrapped, gradients: Gradients, sources: Sources) 
             "step": part.update.step,
         },
         why=f"they began equal, differ after step {part.update.step} and are never the same again, on ranks that "
-        + ("share one dataset with a DistributedSampler" if part.by == WRAPPER else "shard the others")
-        + " and send each other nothing else in their steps",
+        f"{part.together} and send each other nothing else in their steps",
         prescriptions=(
             Prescription(
                 "wrap-last",
-                change="wrap the module that holds all of it: model = DistributedDataParallel(model)"
+                change="wrap that as well, or the module that holds all of it: DistributedDataParallel(model)"
                 if part.by == WRAPPER
                 else "shard the root as well, behind its blocks: fully_shard(model)",
             ),
         ),
-        confidence=LIKELY,
+        confidence=POSSIBLE if part.together == SAVED else LIKELY,
+        severity=WARNING if part.together == SAVED else None,
         at_ns=part.update.at_ns,
     )
 
