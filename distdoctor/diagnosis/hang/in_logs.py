@@ -384,19 +384,26 @@ class LogFacts:
         """Errors of ranks that the first one is not of, each once, of another kind or line: raised outside of communication, so
         nothing shows that they follow from the first."""
         own, found = self.own_error, dict[tuple[str, SourceLine], Clue]()
-        for clue in self._own_errors if own is not None and own.rank >= 0 else ():
-            apart = clue.rank >= 0 and clue.rank not in self.same_error(own)  # type: ignore[arg-type]
+        known = self.same_error(own) if own is not None and own.rank >= 0 else ()
+        for clue in self._own_errors if known else ():
+            apart = clue.rank >= 0 and clue.rank not in known
             if apart and clue.site and clue.raised_in and not _COMMUNICATES.search(clue.raised_in):
                 found.setdefault((_kind(clue), clue.site), clue)
         return [clue for clue in found.values() if not self.goes_on_after(clue)][:MOST_OTHERS]
 
+    @cached_property
+    def _same_errors(self) -> Mapping[tuple[str, SourceLine | str], list[Clue]]:
+        """Those of one kind at one line, or in the same words."""
+        found = defaultdict[tuple[str, SourceLine | str], list[Clue]](list)
+        for one in self._own_errors:
+            found[_kind(one), one.words].append(one)
+            if one.site:
+                found[_kind(one), one.site].append(one)
+        return found
+
     def same_error(self, error: Clue) -> tuple[int, ...]:
         """The ranks that print an error of this kind at this line; all that ended, where as many print it without a number."""
-        alike = [
-            one
-            for one in self._own_errors
-            if _kind(one) == _kind(error) and (one.site == error.site if error.site else one.words == error.words)
-        ]
+        alike = self._same_errors.get((_kind(error), error.site or error.words), [])
         ranks = {one.rank for one in alike if one.rank >= 0}
         ends = self.recording.job.ends
         return tuple(sorted(ends)) if not ranks and 1 < len(ends) == len(alike) else tuple(sorted(ranks))

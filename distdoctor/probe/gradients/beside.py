@@ -25,7 +25,7 @@ from distdoctor.recording.trace.events import BesideUsed
 
 MOST = 8  # of such modules
 LARGEST = 1 << 16  # elements of one: a statistic, no replay buffer
-AMBUSHES = 3  # steps in which the forward of one is waited for
+AMBUSHES = 64  # steps in which the forward of one is waited for: what plays between updates comes once in many
 PATIENCE = 16  # steps of other optimizers, after which the one by which steps are counted has stopped
 
 
