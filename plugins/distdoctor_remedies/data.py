@@ -36,6 +36,16 @@ outputs, targets = torch.cat(outputs)[:real], torch.cat(targets)[:real]""",
         source="torch.utils.data.distributed.DistributedSampler.__iter__",
     ),
     Remedy(
+        slug="sum-then-divide",
+        what="all_reduce the sum and the count of what was evaluated, and divide once.",
+        how="""both = torch.tensor([right, count], dtype=torch.float64)
+dist.all_reduce(both)
+score = (both[0] / both[1]).item()""",
+        effect="Each sample counts once, whatever rank it was on.",
+        safety="the score changes: compare with earlier ones only where they were counted in the same way",
+        source="torch.distributed.all_reduce",
+    ),
+    Remedy(
         slug="restore-the-position",
         what="Save the epoch and the steps done in it; on resume call sampler.set_epoch(epoch) and skip the "
         "samples already drawn, or use StatefulDataLoader.",

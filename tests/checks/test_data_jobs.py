@@ -369,6 +369,21 @@ def test_padding_that_accelerate_gathers_is_told_with_the_line_that_gathers_it()
     assert [counted for _, counted in returned] == [[24], [24]]
 
 
+def test_a_mean_over_ranks_of_means_over_other_numbers_of_samples_is_told() -> None:
+    recording, _ = jobs.watched(jobs.languages)
+    (finding,) = [one for one in found(recording) if one.code == "DD314"]
+
+    assert (finding.ranks, finding.confidence, finding.evidence["samples"]) == ((0, 1), LIKELY, {0: 40, 1: 10})
+    assert "# of its own" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+@pytest.mark.parametrize("how", ["weighted", "alike"])
+def test_sums_over_ranks_and_means_over_equally_many_are_left_alone(how: str) -> None:
+    recording, _ = jobs.watched(jobs.languages, **{how: True})
+
+    assert [one.title for one in found(recording) if one.code == "DD314"] == []
+
+
 def test_padding_that_accelerate_leaves_out_is_none() -> None:
     pytest.importorskip("accelerate")
     recording, returned = jobs.watched(jobs.evaluated, measure=jobs.leaves_padding_out)

@@ -407,6 +407,32 @@ def padded_test(rank: int, world_size: int, *, own: bool = False, evenly: bool =
     return [handed]
 
 
+def languages(rank: int, world_size: int, *, weighted: bool = False, alike: bool = False) -> Handed:
+    """Each rank evaluates a part of its own, as the test set of one language."""
+    data, trainer = numbers(64), Trainer()
+    handed = trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
+    test = Subset(numbers(60), range(30) if alike else range(40) if rank == 0 else range(40, 50))
+    right, count = counted_right(DataLoader(test, batch_size=5))
+    if weighted:
+        both = torch.tensor([right, float(count)])
+        dist.all_reduce(both)
+    else:
+        score = torch.tensor(right / count)  # of its own
+        dist.all_reduce(score)
+        score /= world_size
+    trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
+    return [handed]
+
+
+@torch.no_grad()
+def counted_right(loader: DataLoader[Any]) -> tuple[float, int]:
+    right, count = 0.0, 0
+    for batch in loader:
+        right += float((batch > 20).sum())
+        count += len(batch)
+    return right, count
+
+
 def averaged_by_hand(rank: int, world_size: int) -> Handed:
     torch.manual_seed(1)
     loader = DataLoader(numbers(64), batch_size=8, shuffle=True)

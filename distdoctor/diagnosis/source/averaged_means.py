@@ -1,0 +1,99 @@
+"""Where the user's source averages over the ranks what is an average on each of them already. Pure `ast`.
+
+report = torch.tensor([right / count, loss / count])    # of the samples of one rank
+dist.all_reduce(report)
+report /= dist.get_world_size()                         # each rank weighs the same, however many it has
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distdoctor.diagnosis.source.given_values import all_made_of
+from distdoctor.diagnosis.source.rank_words import names_world
+from distdoctor.diagnosis.source.source_file import Scope, dotted, keyword, last_word
+from distdoctor.diagnosis.source.user_program import UserProgram, program_of
+from distdoctor.recording.source_line import SourceLine
+
+_REDUCES = frozenset({"all_reduce", "reduce"})
+_DIVIDES = frozenset({"div", "div_", "divide", "true_divide"})
+_MEANS = frozenset({"mean", "average", "fmean", "nanmean"})
+
+
+@dataclass(frozen=True)
+class AveragedMean:
+    """`reduced`: the collective. `quotient`: the average that each rank makes, as it stands there, and its line. `around`: where
+    what goes into it is counted: the functions, each with the last line there."""
+
+    reduced: SourceLine
+    made: SourceLine
+    quotient: str
+    around: tuple[SourceLine, ...] = ()
+
+    def is_of_loop(self, loop: SourceLine) -> bool:
+        """Whether what is averaged was counted in the function of this loop, in it or behind it."""
+        return any(
+            (one.path, one.function) == (loop.path, loop.function)
+            and (one.line >= loop.line or (self.made.path, self.made.function) != (loop.path, loop.function))
+            for one in self.around
+        )
+
+
+def averaged_means(sources: Mapping[str, str]) -> list[AveragedMean]:
+    """All of them, in the order of the files."""
+    program, found = program_of(sources), list[AveragedMean]()
+    for call in (call for file in program.files for call in file.nodes(ast.Call)):
+        scope = program.scope_of(call)
+        if last_word(call.func) in _REDUCES and call.args and _averages(program, scope, call):
+            quotient = _quotient(program, call.args[0])
+            if quotient is not None:
+                made = program.scope_of(quotient).line(quotient)
+                parts = all_made_of(program, quotient)
+                around = tuple(dict.fromkeys(program.scope_of(part).line(part) for part in parts))
+                found.append(AveragedMean(scope.line(call), made, ast.unparse(quotient), around))
+    return found
+
+
+def _averages(program: UserProgram, scope: Scope, call: ast.Call) -> bool:
+    """Whether the collective gives the mean over the ranks, or its result is divided by their number afterwards."""
+    given = [*call.args[1:], *(word.value for word in call.keywords)]
+    if any(last_word(one) == "AVG" or (isinstance(one, ast.Constant) and one.value == "mean") for one in given):
+        return True
+    name = dotted(call.args[0])
+    for node in program.inside(scope) if name else ():
+        if getattr(node, "lineno", 0) < call.lineno:
+            continue
+        value: ast.expr
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+            value, by = node.target, node.value
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            value, by = node.left, node.right
+        elif isinstance(node, ast.Call) and last_word(node.func) in _DIVIDES and node.args:
+            value, by = node.func, node.args[0]
+        else:
+            continue
+        if any(dotted(one) == name for one in ast.walk(value)) and _is_world(by):
+            return True
+    return False
+
+
+def _quotient(program: UserProgram, value: ast.expr) -> ast.expr | None:
+    """The first average that goes into a value: a division by what each rank has counted, or a mean."""
+    for made in all_made_of(program, value):
+        for node in ast.walk(made):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _is_counted(node.right):
+                return node
+            if isinstance(node, ast.Call) and last_word(node.func) in _MEANS and keyword(node, "dim") is None:
+                return node
+    return None
+
+
+def _is_counted(divisor: ast.expr) -> bool:
+    names = [one for one in ast.walk(divisor) if isinstance(one, ast.Name | ast.Attribute)]
+    return bool(names) and not _is_world(divisor)
+
+
+def _is_world(node: ast.expr) -> bool:
+    return any(names_world(last_word(one)) for one in ast.walk(node))

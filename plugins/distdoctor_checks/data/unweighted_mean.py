@@ -1,0 +1,107 @@
+"""
+DD314 unweighted-mean: an evaluation averages over the ranks what each of them has averaged over its own number of samples.
+
+What it means    Every rank divides by how many samples it has seen, and the quotients are averaged over the ranks. Where one
+                 rank has many samples and another one has few, those of the second count for more.
+Why it hurts     The score is not that of the data. What it decides (the best checkpoint, an early stop, a schedule) goes by it.
+How we know      The ranks evaluated different numbers of samples, side by side (recorded), one of them at least 5 % more than
+                 another. In the source a quotient, or a mean, of what is counted in that loop goes into a collective, which was
+                 called before the next step, and whose result is divided by the number of ranks: likely.
+What to do       all_reduce the sum and the count, and divide once.
+When it is fine  Every rank stands for a domain, and the mean over the domains is what is asked for: accept it with
+                 --ignore DD314. Shares of equal length: not reported.
+Source           torchmetrics, "Metrics in distributed data parallel": states are summed, not results averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distdoctor.diagnosis.check import check
+from distdoctor.diagnosis.data.samples import SampleOrders, Together
+from distdoctor.diagnosis.facts.sources import Sources
+from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.averaged_means import AveragedMean, averaged_means
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import RankTrace, Recording
+
+LEAST = 1.05  # times as many samples on one rank as on another: less does not visibly move a score
+
+
+@check("DD314", "unweighted-mean", severity=WARNING, family="shares", at_most=LIKELY)
+def examine(orders: SampleOrders, recording: Recording, sources: Sources) -> Iterator[Finding]:
+    means = averaged_means(sources.texts)
+    told: set[AveragedMean] = set()
+    for together in orders.together() if means else ():
+        counts = {rank: one.drawn for rank, one in together.passes.items()}
+        if not together.evaluates or min(counts.values()) <= 0 or max(counts.values()) < LEAST * min(counts.values()):
+            continue
+        for mean in means:
+            if mean not in told and mean.is_of_loop(together.one.loop_line) and _is_called(together, recording, mean):
+                told.add(mean)
+                yield _finding(together, counts, mean)
+
+
+def _is_called(together: Together, recording: Recording, mean: AveragedMean) -> bool:
+    """Whether every rank called that collective behind this pass, before its next step."""
+    return all(_calls(recording.ranks[rank], one.first_step, mean) for rank, one in together.passes.items())
+
+
+def _calls(log: RankTrace, step: int, mean: AveragedMean) -> bool:
+    sites = {int(site) for site in log.calls["site"][log.calls["step"] == step]}
+    return any((site.path, site.line) == (mean.reduced.path, mean.reduced.line) for site in map(log.site, sites))
+
+
+def _finding(together: Together, counts: dict[int, int], mean: AveragedMean) -> Finding:
+    ranks, one = together.ranks, together.one
+    each = ", ".join(f"{count:,} on rank {rank}" for rank, count in list(counts.items())[:8])
+    total = sum(counts.values())
+    few = min(counts, key=lambda rank: counts[rank])
+    weight = total / len(counts) / counts[few]
+    return Finding(
+        title=f"`{mean.quotient[:80]}` is averaged over {named(ranks)}, which evaluate different numbers of samples ({each})",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=mean.made,
+        places=(
+            Place(mean.made, ranks, "each rank averages its own"),
+            *((Place(mean.reduced, ranks, "the averages are averaged"),) if mean.reduced != mean.made else ()),
+            Place(one.loop_line, ranks, "evaluates"),
+        ),
+        evidence={"samples": counts, "quotient": mean.quotient[:200], "weight_of_the_fewest": round(weight, 2)},
+        why=f"a sample of rank {few} counts {weight:.1f} times as much as it would in a mean over all {total:,}",
+        prescriptions=(Prescription("sum-then-divide"),),
+        at_ns=one.started_ns,
+    )
+
+
+_SOURCE = """\
+def evaluate(model, loader):
+    right = count = 0
+    for inputs, labels in loader:
+        right += (model(inputs).argmax(1) == labels).sum().item()
+        count += len(labels)
+    score = torch.tensor(right / count)
+    dist.all_reduce(score)
+    score /= world_size
+    return score
+"""
+
+
+def _job(counts: dict[int, int]) -> Recording:
+    from distdoctor.testing.samples import sampled_job
+
+    job = sampled_job(ranks=2, length=100)
+    job.train(orders={0: list(range(50)), 1: list(range(50, 100))})
+    job.evaluate(orders={rank: list(range(count)) for rank, count in counts.items()}, loop_site="train.py:3 evaluate")
+    for log in job.logs:
+        log.call("all_reduce", [1], site="train.py:7 evaluate")
+    return job.recording(sources={"/job/train.py": _SOURCE})
+
+
+def sick() -> Recording:
+    return _job({0: 80, 1: 10})
+
+
+def healthy() -> Recording:
+    return _job({0: 45, 1: 45})
