@@ -22,9 +22,8 @@ from distdoctor.diagnosis.replicas.never_wrapped import each_saves_its_own, shar
 from distdoctor.diagnosis.replicas.observed import courses
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo, Update
 from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
-from distdoctor.diagnosis.replicas.skipped_gradients import meets, parts
+from distdoctor.diagnosis.replicas.skipped_gradients import meets, parts, some_save
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.events import Saving
 from distdoctor.recording.trace.layout import CallFlag, Op, TensorFlag
 
 FULLY_SHARD = "fully_shard"
@@ -62,14 +61,9 @@ class PartsLeftUnwrapped:
         for replicas in known:
             together = "shard the others" if replicas.by == FULLY_SHARD else ""
             if replicas.by == WRAPPER and not each_saves_its_own(recording):
-                together = DEALT if shares_one_dataset(recording) else SAVED if _some_save(recording) else ""
+                together = DEALT if shares_one_dataset(recording) else SAVED if some_save(recording) else ""
             found += _found(gradients, replicas, together) if together else ()
         return cls(tuple(found))
-
-
-def _some_save(recording: Recording) -> bool:
-    saving = sum(1 for log in recording.ranks.values() if log.has_noted(Saving))
-    return 0 < saving < len(recording.ranks)
 
 
 def _found(gradients: Gradients, replicas: ReplicaSet, together: str) -> Iterator[LeftUnwrapped]:

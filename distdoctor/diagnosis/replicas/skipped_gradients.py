@@ -2,9 +2,9 @@
 ranks keep others of the same training equal.
 
 Whether they were forgotten the bits do not tell: heads for tasks of their own look the same. So it is a sign that the program
-itself made all of them equal at the start, and a stronger one that what the reduction skips is skipped for the form of its
-gradients, and that just those have that form; or for a word in its name, which is meant for another part of the model, one that
-was each rank's own from the start.
+itself made all of them equal at the start, or saves them on one rank for all, and a stronger one that what the reduction skips
+is skipped for the form of its gradients, and that just those have that form; or for a word in its name, which is meant for
+another part of the model, one that was each rank's own from the start.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
 from distdoctor.diagnosis.source.skipped_gradients import DIMENSIONS, DTYPE, LAYOUT, NAME, Skip, skip_of
 from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.events import Saving
 from distdoctor.recording.trace.layout import Op
 
 ENOUGH = 2  # parameters that the same ranks do keep equal
@@ -32,7 +33,8 @@ ENOUGH = 2  # parameters that the same ranks do keep equal
 @dataclass(frozen=True)
 class SkippedGradients:
     """What one optimizer holds of them. `kept`: how many parameters these ranks do keep equal; `skip`: None where the source
-    shows no such condition, and the program's own broadcasts are the only sign."""
+    shows no such condition, and the only sign is that the program broadcasts them at the start (`sent`), or that one rank saves
+    for all."""
 
     peers: ReplicaGroup
     tensors: tuple[TensorInfo, ...]
@@ -40,6 +42,7 @@ class SkippedGradients:
     reduced: SourceLine
     skip: Skip | None
     update: Update
+    sent: bool
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,18 @@ def _judged(
         apart, skip = _caught_by_name(skip, apart, others, found, peers.ranks)
     elif skip is not None and not _has_that_form(skip.form, apart, others, found):
         skip = None
-    if skip is None and (recording.job.running or not _were_all_sent(own, [*apart, *others])):
+    sent = _were_all_sent(own, [*apart, *others])
+    if skip is None and (recording.job.running or not (sent or some_save(recording))):
         return
     update = next(one for one in own.updates if one.optimizer == peers.optimizer and one.step)
-    yield SkippedGradients(peers, tuple(sorted(apart, key=lambda one: one.index)), len(others), reduced, skip, update)
+    held = tuple(sorted(apart, key=lambda one: one.index))
+    yield SkippedGradients(peers, held, len(others), reduced, skip, update, sent)
+
+
+def some_save(recording: Recording) -> bool:
+    """Whether some ranks save, and others do not: then it is one model that is saved."""
+    saving = sum(1 for log in recording.ranks.values() if log.has_noted(Saving))
+    return 0 < saving < len(recording.ranks)
 
 
 def _holders(gradients: Gradients, optimizer: int) -> list[int]:

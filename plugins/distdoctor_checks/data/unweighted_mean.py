@@ -93,7 +93,8 @@ def _job(counts: dict[int, int]) -> Recording:
 
     job = sampled_job(ranks=2, length=100)
     job.train(orders={0: list(range(50)), 1: list(range(50, 100))})
-    job.evaluate(orders={rank: list(range(count)) for rank, count in counts.items()}, loop_site="train.py:3 evaluate")
+    orders = {rank: list(range(count)) for rank, count in counts.items()}
+    job.evaluate(orders=orders, sampler="BatchSampler>SequentialSampler", loop_site="train.py:3 evaluate")
     for log in job.logs:
         log.call("all_reduce", [1], site="train.py:7 evaluate")
     return job.recording(sources={"/job/train.py": _SOURCE})

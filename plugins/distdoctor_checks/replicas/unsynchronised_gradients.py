@@ -142,7 +142,12 @@ def _skipped(one: SkippedGradients, facts: Sequence[ReplicaDivergence]) -> Findi
     more = f" and {len(one.tensors) - 1} more" if len(one.tensors) > 1 else ""
     how = f"`{skip.text[:80]}` leaves them out" if skip is not None else "others are reduced by hand"
     sign = (
-        "The program broadcasts all of them before the first step: forgotten, or meant to be each rank's own"
+        (
+            "The program broadcasts all of them before the first step"
+            if one.sent
+            else "Some ranks save and others do not, as of one model"
+        )
+        + ": forgotten, or meant to be each rank's own"
         if skip is None
         else "The other parameters whose names it fits began differently on each rank and are its own: these are not"
         if skip.form == NAME
