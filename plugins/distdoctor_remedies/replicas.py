@@ -310,6 +310,15 @@ checkpoint(block, inputs, use_reentrant=False)""",
         source="Megatron-LM, tensor_parallel/random.py; torch.utils.checkpoint",
     ),
     Remedy(
+        slug="train-again",
+        what="Call model.train() at the end of every evaluation, on every rank, or at the beginning of every epoch.",
+        how="""model.eval()
+score = evaluate(model)
+model.train()""",
+        effect="Dropout and batch normalization train again, in the same way on all ranks.",
+        source="torch.nn.Module.eval",
+    ),
+    Remedy(
         slug="wrap-last",
         what="Unfreeze, add, move and cast parameters first, then wrap the model in DistributedDataParallel, "
         "then build the optimizer.",

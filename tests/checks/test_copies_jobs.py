@@ -10,7 +10,7 @@ from jobs import copies, loss_scale
 from jobs.replicas import watched
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import LIKELY, NOTE, WARNING, Finding
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, WARNING, Finding, Severity
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 
@@ -67,6 +67,8 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.under_one_roof, {}),
     (copies.taught_by_another, {"alike": True}),
     (copies.taught_by_another, {"begins_late": True}),
+    (copies.evaluated_between, {"trains_again": True}),
+    (copies.frozen_layers, {}),
     (copies.actor_and_critic, {}),
     (copies.one_of_two, {}),
     (loss_scale.halved, {}),
@@ -90,6 +92,15 @@ def test_a_healthy_twin_is_silent_and_trains_the_same_to_the_last_bit(
 
     assert [(one.code, one.title, one.why) for one in found(recording)] == []
     assert looked_at == left_alone
+
+
+@pytest.mark.parametrize(("by", "severity"), [((0,), ERROR), ((0, 1), WARNING)])
+def test_training_that_goes_on_in_eval_mode_is_told(by: tuple[int, ...], severity: Severity) -> None:
+    recording, _ = watched(copies.evaluated_between, by=by)
+    (finding,) = found(recording)
+
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD223", by, severity, LIKELY)
+    assert "# for a look" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
 
 @pytest.mark.parametrize("by_one", [False, True])

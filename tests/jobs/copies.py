@@ -177,6 +177,39 @@ def taught_by_another(rank: int, world_size: int, *, alike: bool = False, begins
     return digest_of_training(model)
 
 
+def evaluated_between(rank: int, world_size: int, *, by: tuple[int, ...] = (0, 1), trains_again: bool = False) -> str:
+    """Dropout, and an evaluation in the midst of training, on some ranks; `trains_again`: train() is called behind it."""
+    torch.manual_seed(0)
+    model, batches = DistributedDataParallel(Net(dropout=0.1)), Batches(rank)
+    optimizer = adam(model)
+    for step in range(STEPS):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        if step == 2 and rank in by:
+            model.eval()  # for a look
+            with torch.no_grad():
+                model.module(inputs)
+            if trains_again:
+                model.train()
+    return digest_of_training(model)
+
+
+def frozen_layers(rank: int, world_size: int) -> str:
+    """Batch normalization that is frozen in eval mode from some step on, as in the end of many fine-tunings."""
+    model, batches = DistributedDataParallel(Net(norm=True, dropout=0.1)), Batches(rank)
+    optimizer = adam(model)
+    for step in range(STEPS):
+        if step == 3:
+            model.module.norm.eval()
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def actor_and_critic(rank: int, world_size: int, *, apart: bool = False, by_one: bool = False) -> str:
     """Two networks whose layers have the same names, and whose gradients travel in one piece; with statistics in each of them."""
     actor, critic = Net(norm=apart), Net(norm=apart)

@@ -34,6 +34,10 @@ class Buffers:
         for kind in {type(one) for root in roots for one in root.modules() if one._buffers}:
             context.trace.texts.id(sites.forward_of(kind))
 
+    def roots(self) -> list[nn.Module]:
+        """Those that are still there."""
+        return [root for ref in self._roots if (root := ref()) is not None]
+
     def start(self) -> tuple[Reading, list[int], list[int]] | None:
         """Their digests on the way, the numbers of their records, and their kinds; None when there are no buffers."""
         found = [(self._seq(root, held, buffer), buffer) for root, held, buffer in islice(self._held(), MOST)]

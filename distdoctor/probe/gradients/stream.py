@@ -34,6 +34,7 @@ from distdoctor.probe.gradients.copies import Copies, CopyReading
 from distdoctor.probe.gradients.detached_gathers import Gathers
 from distdoctor.probe.gradients.inputs import Inputs
 from distdoctor.probe.gradients.inventory import Inventory, take_inventory
+from distdoctor.probe.gradients.modes import Modes
 from distdoctor.probe.gradients.non_finite import Origins
 from distdoctor.probe.gradients.orphaned_parameters import OrphanWatch
 from distdoctor.probe.gradients.reduced_in_place import Reductions
@@ -258,6 +259,7 @@ class GradientsStream:
             roots = self.context.trees.of(parameters)
             tracked.buffers = Buffers(self.context, tracked.number, roots, self.context.trees.prefixes(roots))
             tracked.copies = tracked.copies or Copies(self.context, tracked.number)
+            tracked.modes = tracked.modes or Modes(self.context, tracked.number)
             self.origins.watch(parameters)
         if tracked.copies is not None:
             tracked.copies.search(parameters, inventory, self._trained())
@@ -311,6 +313,8 @@ class GradientsStream:
         look.inputs = self.inputs.taken()
         tracked.grads = tracked.norms = tracked.params = None
         tracked.state = (None, [])
+        if tracked.buffers is not None and tracked.modes is not None:
+            tracked.modes.look(tracked.buffers.roots(), tracked.step)
         buffers = tracked.buffers.start() if with_state and tracked.buffers is not None else None
         if buffers is not None:
             self.context.later(lambda: tracked.buffers.write(look.step, buffers), buffers[0])  # type: ignore[union-attr]

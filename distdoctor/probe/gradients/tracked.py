@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from distdoctor.probe.gradients.buffers import Buffers
 from distdoctor.probe.gradients.copies import Copies
 from distdoctor.probe.gradients.inventory import Inventory
+from distdoctor.probe.gradients.modes import Modes
 from distdoctor.probe.gradients.sampled_elements import SampledElements
 from distdoctor.probe.tensors.digests import Digests, Reading
 
@@ -46,6 +47,7 @@ class Tracked:
         self.spots: SampledElements | None = None
         self.buffers: Buffers | None = None
         self.copies: Copies | None = None
+        self.modes: Modes | None = None
         self.piled: bool | None = (
             None  # gradients of the step before were there whenever a backward began; None: none did
         )

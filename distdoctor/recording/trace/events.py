@@ -409,6 +409,18 @@ class BesideUsed(TraceEvent):
     no_grad: bool = False  # gradients were off: perhaps nobody trains on what it gave
 
 
+@kind(72)
+class ModesSeen(TraceEvent):
+    """How many layers that compute in another way while they train (dropout, batch normalisation) are in training mode, and in
+    eval mode, when an optimizer steps; noted when that has changed. The site is where it steps."""
+
+    optimizer: int = 0
+    step: int = 0
+    training: int = 0
+    evaluating: int = 0
+    whole: bool = False  # a model as a whole was put into eval mode
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------------
 
 
