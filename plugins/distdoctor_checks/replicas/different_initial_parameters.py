@@ -22,13 +22,13 @@ from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
-from distdoctor.diagnosis.replicas.gradients import OBSERVED
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients
 from distdoctor.diagnosis.replicas.tensor_differences import INITIAL
 from distdoctor.diagnosis.replicas.wording import evidence, loaded_where, places, sides, tie, which
 from distdoctor.diagnosis.source.initial_seeds import InitialSeed, initial_seed
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import WATCHED
+from distdoctor.recording.trace.events import WATCHED, Wrapped
 
 
 @check("DD201", "different-initial-parameters", severity=ERROR, family="replicas")
@@ -61,9 +61,15 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             ),
             prescriptions=(_same_load(parting) if parting.loaded_on else _same_seed(seed),),
             confidence=parting.confidence,
-            at_ns=parting.at_ns,
+            at_ns=_since(parting, partings.gradients),
             explains=(parting.key,),
         )
+
+
+def _since(parting: ReplicaDivergence, gradients: Gradients) -> int:
+    """When they were made replicas: what is found between that and the first step may follow from it."""
+    known = (gradients.ranks[rank] for rank in parting.peers.ranks if rank in gradients.ranks)
+    return min([parting.at_ns, *(event.at_ns for own in known for event in own.events(Wrapped))])
 
 
 def _together(parting: ReplicaDivergence) -> str:
