@@ -30,6 +30,7 @@ _MACHINE = frozenset({"gethostname", "cpu_count", "virtual_memory", "memory_allo
                       "mem_get_info", "uname", "getloadavg", "disk_usage", "node", "memory_info"})  # fmt: skip
 _ENVIRONMENT = frozenset({"getenv", "environ"})
 _OF_A_MACHINE = re.compile(r"HOST|NODE|DEVICE|MACHINE|POD|RANK|WORKER|TASK|PROC")
+_OF_A_MODEL = re.compile(r"requires_grad\b.*\bparameters\(")
 _CHANCE = frozenset(
     {"random", "rand", "randn", "randint", "choice", "uniform", "shuffle", "randperm", "sample", "randrange"}
 )
@@ -38,7 +39,7 @@ _DATA = frozenset(
     | {"std", "var", "mean", "median", "norm"}
 )
 _SIZES = frozenset({"len", "numel", "size"})
-_LOCAL_WORDS = re.compile(
+LOCAL_WORDS = re.compile(
     r"loss|metric|score|grad|acc(?:uracy)?$|entropy|(?:^|_)kl(?:_|$)|flag|stop|skip|elapsed|patience|best|deadline|(?:^|_)found"
 )
 COLLECTIVES = re.compile(
@@ -294,11 +295,11 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
         elif isinstance(node, ast.Call) and not program.targets(node):
             if not _is_size_of_constant(program, node):
                 best = max(best, _of_call(node, by_content or is_test, sizes_matter))
-        elif isinstance(node, ast.Call) and is_test and _LOCAL_WORDS.search(last_word(node.func)):
+        elif isinstance(node, ast.Call) and is_test and LOCAL_WORDS.search(last_word(node.func)):
             best = max(best, WORD)
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             word = node.id if isinstance(node, ast.Name) else node.attr
-            if is_test and _LOCAL_WORDS.search(word) and not _is_agreed(program, node, program.scope_of(value)):
+            if is_test and LOCAL_WORDS.search(word) and not _is_agreed(program, node, program.scope_of(value)):
                 best = max(best, WORD)
         if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and is_about_rank(node):
             best = max(best, MENTION)
@@ -365,7 +366,8 @@ def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
         return CHANCE if by_content else 0.0
     if name in _SIZES and sizes_matter:
         return LENGTH if by_content else SIZE if name == "len" else WORD
-    return DATA if name in _DATA and by_content else 0.0
+    of_a_model = name in ("any", "all") and _OF_A_MODEL.search(ast.unparse(call))  # which is the same on all ranks
+    return DATA if name in _DATA and by_content and not of_a_model else 0.0
 
 
 def _is_size_of_constant(program: UserProgram, call: ast.Call) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.source.decision import LEAST
 from distdoctor.diagnosis.source.given_values import Line
-from distdoctor.diagnosis.source.rank_local import Hop, origin
-from distdoctor.diagnosis.source.source_file import lineno
+from distdoctor.diagnosis.source.rank_local import LOCAL_WORDS, Hop, origin
+from distdoctor.diagnosis.source.source_file import last_word, lineno
 from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.recording import SourceLine
 
@@ -22,11 +22,17 @@ def rank_local_way(sources: Mapping[str, str], site: SourceLine) -> list[Line]:
     if not statements:
         return []
     values = list(_values(max(statements, key=lineno)))
+    values = [one for one in values if speaks_of_a_measure(one)] or values
     found = max((origin(program, one) for one in values), key=lambda one: one.weight, default=None)
     if found is None or found.weight < LEAST:
         return []
     here = (hop for hop in found.way[1:] if hop.path == site.path)
     return list({_line(hop): hop.text for hop in here if hop.line != site.line}.items())
+
+
+def speaks_of_a_measure(value: ast.expr) -> bool:
+    """Whether a value is called what people call what each rank measures, `latest_metric`: beside it an epoch is a counter."""
+    return bool(LOCAL_WORDS.search(last_word(value) or getattr(getattr(value, "slice", None), "value", "") or ""))
 
 
 def _line(hop: Hop) -> SourceLine:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from distdoctor.diagnosis.source.call_edits import calls_at
 from distdoctor.diagnosis.source.given_values import Line, made_of, maker_of
+from distdoctor.diagnosis.source.rank_values import speaks_of_a_measure
 from distdoctor.diagnosis.source.source_file import last_word, source_file
 from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.source_line import SourceLine
@@ -38,7 +39,8 @@ def metric_at(sources: Mapping[str, str], step: SourceLine) -> list[Line] | None
         return None
     for call in calls_at(sources, step, "step")[-1:]:
         given = [*call.args, *(word.value for word in call.keywords if word.arg == "metrics")]
-        value = given[0] if given else None
+        measured = [one for one in given if speaks_of_a_measure(one)]
+        value = next(iter(measured or given), None)
         while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _OF_TENSORS:
             value = value.func.value
         if value is not None:

@@ -90,7 +90,9 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, recording
             why=f"gradients agree, but the settings in param_groups do not, so {which(parting)} differ, {sides(parting)}"
             + _pace(ahead)
             + (f"; `{_text(line, recording)}` at {at(line)} is reached only where `{guard.only_if}`" if guard else ""),
-            prescriptions=(_out_of(guard, line, recording) if guard else _agreed(line, way) or _on_every_rank(exits),),
+            prescriptions=(
+                _out_of(guard, line, recording) if guard else _agreed(line, way, metric) or _on_every_rank(exits),
+            ),
             confidence=parting.confidence,
             at_ns=parting.at_ns,
             explains=(parting.key,),
@@ -170,11 +172,12 @@ def _way(line: SourceLine, way: list[Line], ranks: tuple[int, ...]) -> Iterator[
         yield Place(site, ranks, f"`{text}` {words}")
 
 
-def _agreed(line: SourceLine, way: list[Line]) -> Prescription | None:
-    """One value on all ranks, where a line of the source sets the learning rate by what each of them has of its own."""
+def _agreed(line: SourceLine, way: list[Line], metric: list[Line] | None) -> Prescription | None:
+    """One value on all ranks, where a line of the source sets the learning rate by what each of them has of its own: by its
+    metric, or by what is found where the value comes from."""
     if not way:
         return None
-    site, text = way[-1]
+    site, text = metric[0] if metric else way[-1]
     words = f"all_reduce or broadcast `{text}` ({at(site)}), so that {at(line)} sets one learning rate on all ranks"
     return Prescription("same-schedule", change=words)
 
