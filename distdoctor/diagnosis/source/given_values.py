@@ -152,7 +152,7 @@ def stored(program: UserProgram, node: ast.Name | ast.Attribute) -> Iterator[ast
     if isinstance(node, ast.Attribute):
         stored = program.kept_as(node) if program.classes_of(node.value) else []  # else of who knows what
     else:
-        scope = program.scope_of(node)
+        scope = program.holder(node.id, program.scope_of(node))
         passed = program.passed(scope, node.id)
         yield from passed
         stored = [] if passed else program.stores(node.id, scope)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from distdoctor.diagnosis.source.given_values import Line, all_made_of, lines_of_way, way_back
 from distdoctor.diagnosis.source.rank_words import names_some_rank
-from distdoctor.diagnosis.source.source_file import FunctionNode, dotted, last_word, source_file
+from distdoctor.diagnosis.source.source_file import FunctionNode, dotted, keyword, last_word, source_file
 from distdoctor.diagnosis.source.stream_shares import SEEDING
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
@@ -30,7 +30,12 @@ def seeds_by_rank(sources: Mapping[str, str]) -> list[Line]:
 
 
 def _seeding(program: UserProgram) -> list[ast.Call]:
-    calls = [call for file in program.files for call in file.nodes(ast.Call) if last_word(call.func) in _SEEDING]
+    calls = [
+        call
+        for file in program.files
+        for call in file.nodes(ast.Call)
+        if last_word(call.func) in _SEEDING or (last_word(call.func) == "reset" and keyword(call, "seed"))  # gymnasium
+    ]
     given = sorted((call for call in calls if call.args or call.keywords), key=lambda call: not dotted(call.func))
     return [call for call in given if not program.targets(call)]
 

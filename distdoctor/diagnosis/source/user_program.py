@@ -127,6 +127,14 @@ class UserProgram:
         outside = [(n, v) for n, v in found if isinstance(self.scope_of(n).node, ast.Module)]
         return mine or ([] if name in scope.parameters else outside)
 
+    def holder(self, name: str, scope: Scope) -> Scope:
+        """The scope whose variable a name is in another one: that itself, or a function around it."""
+        while scope.outer is not None and name not in scope.parameters and not isinstance(scope.outer.node, ast.Module):
+            if any(self.scope_of(node) is scope for node, _ in self._stores.get(name, [])):
+                break
+            scope = scope.outer
+        return scope
+
     # --- objects -------------------------------------------------------------------------------------------------------------
 
     def classes_of(self, value: ast.expr, steps: int = STEPS) -> frozenset[str]:

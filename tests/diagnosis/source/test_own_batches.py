@@ -42,3 +42,19 @@ def test_what_the_model_is_given_is_followed_to_the_call_that_it_is_taken_from()
 
 def test_without_a_wrapped_model_or_a_seed_nothing_is_said() -> None:
     assert batches_of_model({"/job/train.py": "x = 1"}) == shared_seeds({"/job/train.py": "x = 1"}) == []
+
+
+def test_a_seed_is_followed_out_of_a_function_in_a_function_and_a_simulation_is_seeded_by_its_reset() -> None:
+    source = """
+def make_env(name, seed):
+    def thunk():
+        env = make(name)
+        env.action_space.seed(seed)
+        return env
+    return thunk
+
+def main(args, rank):
+    envs = Vector([make_env(args.env, args.seed + rank * 8 + number) for number in range(8)])
+    envs.reset(seed=args.seed)
+"""
+    assert [text for _, text in shared_seeds({"/job/train.py": source})] == ["envs.reset(seed=args.seed)"]
