@@ -48,6 +48,7 @@ def test_there_are_programs_of_all_families() -> None:
         "quiet_faults",
         "quiet_mixed",
         "research_code",
+        "sharded_and_adapted",
         "silent",
         "standing_jobs",
         "upstream_mixed",
