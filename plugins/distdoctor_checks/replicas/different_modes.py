@@ -6,9 +6,9 @@ What it means    model.eval() was called, and model.train() was not called again
 Why it hurts     The ranks average gradients of different functions, or all train without the noise that was asked for. Losses
                  look fine, often better than before.
 How we know      Layers whose output depends on the mode (dropout, batch normalization, recurrent layers with dropout) are
-                 counted at sampled steps. In two such steps or more they are in training mode on one rank and in eval mode on
-                 another: likely. Or all of them were in training mode at first, and since some step the whole model is in eval
-                 mode on every rank: likely.
+                 counted at sampled steps, on replicas and on ranks that train the same layers apart. In two such steps or more
+                 they are in training mode on one rank and in eval mode on another: likely. Or all of them were in training mode
+                 at first, and since some step the whole model is in eval mode on every rank: likely.
 What to do       Call model.train() at the end of every evaluation, on the module that was put into eval mode, or at the
                  beginning of every epoch.
 When it is fine  Layers that are frozen in eval mode from the first step on, on all ranks alike; those of a model that is switched
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.wording import line_with
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -35,7 +35,7 @@ FEWEST = 2  # steps that were looked at
 @check("DD223", "different-modes", severity=ERROR, family="replicas", at_most=LIKELY)
 def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     told: set[tuple[int, ...]] = set()
-    for peers in gradients.peers:
+    for peers in (*gradients.peers, *_alike(gradients)):
         seen = {rank: _seen(gradients, rank, peers.optimizer) for rank in peers.ranks if rank in gradients.ranks}
         if peers.ranks in told or len(seen) < 2 or not all(seen.values()):
             continue
@@ -50,6 +50,20 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         if begins and not apart and all(_stays_in_eval_mode(one, steps) == begins for one in seen.values()):
             told.add(peers.ranks)
             yield _since(peers, first[-1], steps[0], begins, sources)
+
+
+def _alike(gradients: Gradients) -> Iterator[ReplicaGroup]:
+    """Ranks of which nothing tells that they agree, as in local SGD, and which train the same layers all the same."""
+    optimizers = sorted(
+        {update.optimizer for update in gradients.every_update()} - {p.optimizer for p in gradients.peers}
+    )
+    for optimizer in optimizers:
+        held = {
+            rank: frozenset((t.name, t.shape) for t in own.tensors.values() if t.optimizer == optimizer)
+            for rank, own in gradients.ranks.items()
+        }
+        if len(held) > 1 and len({*held.values()}) == 1 and all(held.values()):
+            yield ReplicaGroup(tuple(sorted(held)), optimizer, OBSERVED, ())
 
 
 def _seen(gradients: Gradients, rank: int, optimizer: int) -> Sequence[ModesSeen]:
@@ -82,6 +96,13 @@ def _site(seen: dict[int, Sequence[ModesSeen]]) -> SourceLine:
     return next((one[0].site for one in seen.values() if one[0].site), SourceLine())
 
 
+def _put_into_eval_mode(sources: Sources, step: SourceLine) -> SourceLine:
+    """The line that calls eval(): in the file of the step, else in the only file that has any."""
+    files = [path for path, text in sources.texts.items() if ".eval()" in text]
+    near = step if step.path in files else SourceLine(files[0], 1) if len(files) == 1 else SourceLine()
+    return line_with(sources.texts, near, ".eval()") if near else SourceLine()
+
+
 def _apart(
     peers: ReplicaGroup,
     modes: dict[int, tuple[int, int, bool]],
@@ -92,7 +113,7 @@ def _apart(
     most = max(evaluating for _, evaluating, _ in modes.values())
     odd = tuple(rank for rank, (_, evaluating, _) in modes.items() if evaluating == most)
     rest = tuple(rank for rank in modes if rank not in odd)
-    line = line_with(sources.texts, step, ".eval()")
+    line = _put_into_eval_mode(sources, step)
     are = "layer is" if most == 1 else "layers are"
     return Finding(
         title=f"step {steps[0]}: {named(odd)} {'trains' if len(odd) == 1 else 'train'} in eval mode, and {named(rest)} "
@@ -117,7 +138,7 @@ def _apart(
 
 
 def _since(peers: ReplicaGroup, last: ModesSeen, first: int, begins: int, sources: Sources) -> Finding:
-    line = line_with(sources.texts, last.site, ".eval()")
+    line = _put_into_eval_mode(sources, last.site)
     are = "layer" if last.evaluating == 1 else "layers"
     return Finding(
         title=f"the model trains in eval mode since step {begins}: {last.evaluating} {are} that trained in step {first} "
