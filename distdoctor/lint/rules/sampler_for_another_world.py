@@ -4,7 +4,8 @@ DD311 sampler-for-another-world: the sampler's num_replicas and rank are not the
 What it means    DistributedSampler splits the data into num_replicas shards. A constant rank gives every process the same shard;
                  the GPU count of one node as num_replicas, or the local rank as the rank, repeats the shards on each node.
 Why it hurts     Samples are trained on several times, or never.
-How we know      The arguments are constants, torch.cuda.device_count() or LOCAL_RANK, and the job is started by torchrun.
+How we know      The arguments are constants, torch.cuda.device_count() or LOCAL_RANK, and the job is started by torchrun. So is
+                 what datasets' split_dataset_by_node is given.
 What to do       Leave both out: the sampler asks the process group.
 When it is fine  mp.spawn on one node, where the local rank is the rank; reading one shard on purpose in one process.
 Source           torch.utils.data.distributed.DistributedSampler: the defaults are those of the current group.
@@ -25,6 +26,8 @@ from distdoctor.lint.rule import Sighting, rule
 def see(program: ParsedFiles) -> Iterator[Sighting]:
     for scope in program.scopes:
         for call in scope.calls:
+            if last_word(call.func) == "split_dataset_by_node" and not _spawns(scope):
+                yield from _split(call, scope, program)
             if program.kind_of_call(call, scope.file) != SAMPLER or _spawns(scope):
                 continue
             replicas, rank = argument(call, 1, "num_replicas"), argument(call, 2, "rank")
@@ -36,6 +39,15 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                 yield _sighting(
                     call, scope, "the sampler is given the local rank: each node repeats the same shards", WARNING
                 )
+
+
+def _split(call: ast.Call, scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
+    """datasets' way to deal out a data set among all processes."""
+    rank, world = argument(call, 1, "rank"), argument(call, 2, "world_size")
+    of_one_node = world is not None and "local" in ast.unparse(world).lower()
+    if _is_local_rank(rank, scope, program) and not of_one_node:
+        title = "the dataset is dealt out by the local rank: each node repeats the same shards"
+        yield _sighting(call, scope, title, WARNING)
 
 
 def _sighting(call: ast.Call, scope: Scope, title: str, severity: int) -> Sighting:
