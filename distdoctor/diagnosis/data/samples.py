@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import ClassVar, Self
@@ -220,6 +220,17 @@ class Together:
         return Together({rank: one for rank, one in self.passes.items() if rank in wanted})
 
 
+def _by_purpose(passes: Sequence[LoaderPass]) -> tuple[LoaderPass, ...]:
+    """These, where a loader that is read on through many evaluations is none that trains: it was always begun without gradients,
+    and another one, begun with them, is there for the steps in between."""
+    with_gradients = {one.loader for one in passes if one.trains and one.flags & PassFlag.GRADIENTS_ON}
+    apart = {one.loader for one in passes} - {one.loader for one in passes if one.flags & PassFlag.GRADIENTS_ON}
+    return tuple(
+        replace(one, flags=one.flags & ~PassFlag.STEPPED) if with_gradients and one.loader in apart else one
+        for one in passes
+    )
+
+
 @dataclass(frozen=True)
 class SampleOrders:
     """All passes of all ranks. `by_rank[r]` is in the order in which rank r began them."""
@@ -233,7 +244,7 @@ class SampleOrders:
         # While the job runs only what the traces keep is compared: the sets are read once, when they are complete.
         exactly = not recording.job.running
         every = ((rank, passes_of(log, exactly=exactly)) for rank, log in recording.ranks.items())
-        by_rank = {rank: tuple(one for one in own if not one.flags & PassFlag.GIVEN) for rank, own in every}
+        by_rank = {rank: _by_purpose([one for one in own if not one.flags & PassFlag.GIVEN]) for rank, own in every}
         if not any(by_rank.values()):
             raise NotApplicable("no DataLoader was iterated")
         return cls(by_rank, recording.world_size)

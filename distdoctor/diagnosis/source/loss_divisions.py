@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from distdoctor.diagnosis.source.source_file import FunctionNode, last_word, lin
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
+_ADDS_UP = re.compile("reduce|all_gather")  # what a broadcast hands on is nobody's sum
 MOST = 40  # expressions that are followed
 _DIVIDES = frozenset({"div", "div_", "true_divide", "divide", "divide_"})
 _AS_IT_IS = frozenset(
@@ -56,7 +58,9 @@ def term_over_all(sources: Mapping[str, str], backward: SourceLine) -> Division 
             return None
         divisor = _divisor(value)
         made = all_made_of(program, divisor) if divisor is not None else []
-        summed = [call for one in made for call in collectives_behind(program, one)]
+        summed = [
+            call for one in made for call in collectives_behind(program, one) if _ADDS_UP.search(last_word(call.func))
+        ]
         if divisor is None or not summed:
             continue
         if not any(names_world(last_word(node)) for one in made for node in ast.walk(one)):
