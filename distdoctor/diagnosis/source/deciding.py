@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.source.deciding_tests import (
     DecidingTest,
+    is_caught,
     tests_around,
     tests_of_hooks,
     tests_that_cut_the_graph,
@@ -228,18 +229,7 @@ def _ends_the_rank(program: UserProgram, test: DecidingTest) -> bool:
     body = test.holder.body if isinstance(test.holder, ast.If) and test.negated else []
     if not body or not isinstance(body[-1], ast.Raise):
         return False
-    waiting: list[ast.AST] = [body[-1]]
-    known = set(waiting)
-    for node in waiting:
-        if any(
-            isinstance(parent, ast.Try) and parent.handlers and child in parent.body
-            for parent, child in program.above(node)
-        ):
-            return False
-        above = [caller for caller in program.callers.get(program.scope_of(node), ()) if caller not in known]
-        waiting += above
-        known.update(above)
-    return True
+    return not is_caught(program, body[-1])
 
 
 def _call_under(program: UserProgram, test: DecidingTest, ways: tuple[Way, Way]) -> SourceLine:

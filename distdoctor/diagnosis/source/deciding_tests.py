@@ -170,9 +170,23 @@ def _exits(program: UserProgram, loop: ast.For | ast.AsyncFor | ast.While) -> It
         yield from _raised_in(program, statement)
 
 
+def is_caught(program: UserProgram, node: ast.AST) -> bool:
+    """Whether a handler stands around a node, or around a call of the function that it is in."""
+    waiting: list[ast.AST] = [node]
+    known = set(waiting)
+    for one in waiting:
+        for parent, child in program.above(one):
+            if isinstance(parent, ast.Try) and parent.handlers and child in parent.body:
+                return True
+        above = [caller for caller in program.callers.get(program.scope_of(one), ()) if caller not in known]
+        waiting += above
+        known.update(above)
+    return False
+
+
 def _raised_in(program: UserProgram, statement: ast.stmt) -> Iterator[DecidingTest]:
     """The conditions under which a simple statement calls something that raises, when somebody further up catches it."""
-    if hasattr(statement, "body"):
+    if hasattr(statement, "body") or not is_caught(program, statement):
         return
     for test in raising_tests(program, [statement]):
         yield DecidingTest(test, statement, True)
