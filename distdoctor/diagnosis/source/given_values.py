@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from distdoctor.diagnosis.source.call_edits import calls_at, keyword_of
 from distdoctor.diagnosis.source.deciding_tests import tests_around
 from distdoctor.diagnosis.source.rank_local import step_of
-from distdoctor.diagnosis.source.source_file import keyword, last_word, lineno
+from distdoctor.diagnosis.source.source_file import argument, keyword, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
+_WHOSE_SHARE = frozenset(
+    {"rank", "global_rank", "dp_rank", "data_parallel_rank", "process_index", "shard_id", "shard_index"}
+)
 STEPS = 4  # from the call to where the value is written
 Line = tuple[SourceLine, str]  # and what stands there
 
@@ -84,6 +87,21 @@ def given_to_sampler(sources: Mapping[str, str], loader: SourceLine, name: str) 
         if value is not None:
             return lines_of_way(program, way_back(program, value))
     return []
+
+
+def rank_given_to_sampler(sources: Mapping[str, str], loader: SourceLine) -> tuple[str, list[Line]]:
+    """The parameter by which a sampler class of the user's is told whose share it deals out, and the same of what the loader made
+    at a line gives it. ("", []) where there is none, or the source does not show it."""
+    program = program_of(sources)
+    for call in calls_at(sources, loader, "DataLoader"):
+        given = keyword(call, "batch_sampler") or keyword(call, "sampler")
+        made = maker_of(program, given) if given is not None else None
+        for init in program.methods({last_word(made.func)}, "__init__") if made is not None else ():
+            for place, name in enumerate(init.parameters[1:]):
+                value = argument(made, place, name) if made is not None and name in _WHOSE_SHARE else None
+                if value is not None:
+                    return name, lines_of_way(program, way_back(program, value))
+    return "", []
 
 
 def way_back(program: UserProgram, value: ast.expr) -> list[ast.expr]:
