@@ -249,3 +249,17 @@ def test_a_batch_sampler_that_takes_no_rank_gets_no_sampler_beside_it() -> None:
         prescription.change == "Shares: let each rank draw its share, order[dist.get_rank() :: dist.get_world_size()]"
     )
     assert prescription.effect == ""  # half of the data was drawn, on each rank
+
+
+def test_the_epoch_is_told_by_the_name_that_counts_it_where_batches_are_taken_one_by_one() -> None:
+    text = (
+        "\n" * 10
+        + "def main(self, data):\n    self.loader = DataLoader(data, sampler=self.sampler)\n"
+        + "\n" * 12
+        + "def train(self):\n    try:\n        return next(self.batches)\n    except StopIteration:\n"
+        + "        self.epoch += 1\n        self.batches = iter(self.loader)\n        return next(self.batches)\n"
+    )
+    job = sampled_job(ranks=2, length=100).train(epoch=0).train(epoch=0)
+    finding = told("DD301", job.recording(sources={"/job/train.py": text}))
+
+    assert finding.prescriptions[0].change == "self.sampler.set_epoch(self.epoch)  # before the loader is iterated anew"
