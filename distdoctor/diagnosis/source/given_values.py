@@ -64,6 +64,20 @@ def context_around(sources: Mapping[str, str], site: SourceLine, *names: str) ->
     return []
 
 
+def no_sync_around_backward(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
+    """The `with model.no_sync():` of the function around a line that holds a backward pass and no forward; no line where there is
+    none."""
+    for scope in program_of(sources).scopes.values():
+        if scope.path != site.path or scope.node is not scope.file.function_at(site.line):
+            continue
+        for block in (node for node in ast.walk(scope.node) if isinstance(node, ast.With)):
+            heads = [part for item in block.items for part in ast.walk(item.context_expr)]
+            called = {last_word(n.func) for one in block.body for n in ast.walk(one) if isinstance(n, ast.Call)}
+            if "no_sync" in map(last_word, heads) and "backward" in called and called <= {"backward", "scale", "item"}:
+                return scope.line(block)
+    return SourceLine()
+
+
 def called_from(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
     """The one line of the user's that calls the function which a line stands in; no line where there are several, or none."""
     program = program_of(sources)
