@@ -10,8 +10,8 @@ How we know      One line calls backward N times between two steps, and the oper
                  number of micro-batches and the optimizer steps after another; or each micro-batch's summed loss is divided by a
                  count that is another in the next one, and by nothing more; or the first step of each pass over the data
                  uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed; or they were
-                 zeroed, and are 1% of an epoch or more (a note below 10%); or zero_grad is called between N micro-batches that
-                 are divided by N and of which N - 1 are not averaged (no_sync).
+                 zeroed, and are 1% of an epoch or more (a note below 10%, or where that is done behind the loop); or zero_grad
+                 is called between N micro-batches that are divided by N and of which N - 1 are not averaged (no_sync).
 What to do       Divide once, before backward: loss = criterion(...) / N. Call zero_grad after the step. Step once more at the
                  end of an epoch.
 When it is fine  Losses that are sums, several losses from several lines, or of several loaders that are read side by side:
@@ -36,9 +36,10 @@ from distdoctor.diagnosis.replicas.used_factor import is_close, used_factors
 from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.loss_divisions import divisions_before
+from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.diagnosis.source.trainer_models import forward_that_takes_the_count
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Cleared
 from distdoctor.recording.trace.layout import PassFlag, UpdateFlag
 
@@ -55,7 +56,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
     for updates in by_optimizer.values():
         leaks = _leaks(updates, recording)
         if leaks and leaks[0].flags & UpdateFlag.CLEARED:
-            yield from _lost(leaks, updates, gradients)
+            yield from _lost(leaks, updates, gradients, recording)
             continue
         if leaks:
             yield _leaking(updates, leaks)
@@ -251,7 +252,7 @@ def _leaking(updates: list[Update], leaks: list[Update]) -> Finding:
     )
 
 
-def _lost(leaks: list[Update], updates: list[Update], gradients: Gradients) -> Iterator[Finding]:
+def _lost(leaks: list[Update], updates: list[Update], gradients: Gradients, recording: Recording) -> Iterator[Finding]:
     """The incomplete window at the end of each pass, computed and zeroed: silent where that is next to nothing of an epoch."""
     ranks = tuple(sorted({update.rank for update in leaks}))
     first, second = sorted((update for update in leaks if update.rank == ranks[0]), key=lambda update: update.step)[:2]
@@ -265,7 +266,7 @@ def _lost(leaks: list[Update], updates: list[Update], gradients: Gradients) -> I
     yield Finding(
         title=f"{lost} of {epoch} micro-batches of each epoch {'are' if lost > 1 else 'is'} thrown away: the gradients of the "
         "window that its end cuts short are zeroed without a step",
-        severity=WARNING if lost / epoch >= MUCH else NOTE,
+        severity=WARNING if lost / epoch >= MUCH and _is_in_loop(site, first.log, recording) else NOTE,
         ranks=ranks,
         place=site,
         places=(
@@ -283,6 +284,16 @@ def _lost(leaks: list[Update], updates: list[Update], gradients: Gradients) -> I
         ),
         confidence=LIKELY,
         at_ns=first.at_ns,
+    )
+
+
+def _is_in_loop(zeroes: SourceLine, log: RankTrace, recording: Recording) -> bool:
+    """Whether a line stands in a loop over batches. Behind one, gradients are given up on purpose."""
+    file = source_file(recording.sources, zeroes.path)
+    loops = {log.site(int(site)) for site in set(log.loader_passes["loop_site"].tolist())}
+    begins = {loop.line for loop in loops if loop.path == zeroes.path}
+    return file is not None and any(
+        loop.lineno in begins and loop.lineno < zeroes.line <= (loop.end_lineno or 0) for loop in file.nodes(ast.For)
     )
 
 
