@@ -43,7 +43,7 @@ def by_own_value(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
         issue = next(_averages(loop, scope, program), None)
         if issue is None or issues(scope, program, calls_in(branch.body, scope)):
             continue
-        if any(_is_own(side, loop, scope) for side in (compared.left, compared.comparators[0])):
+        if any(_is_own(side, branch, loop, scope) for side in (compared.left, compared.comparators[0])):
             call, where = issue.way[-1]
             words = ast.unparse(compared)
             yield Sighting(
@@ -88,25 +88,25 @@ def _averages(loop: Loop, scope: Scope, program: ParsedFiles) -> Iterator[Issue]
             yield issue
 
 
-def _is_own(value: ast.expr, loop: Loop, scope: Scope) -> bool:
+def _is_own(value: ast.expr, branch: ast.If, loop: Loop, scope: Scope) -> bool:
     """Whether a value is made of what the loss of this rank's batch is, or of the output of the model that it is made of."""
     ends = [call for call in backwards(scope) if within(loop, call, scope.file)]
     lost = {name for call in ends for name in _parts(call.func) | {n for arg in call.args for n in _parts(arg)}}
     turn = {name for one in scope.assigns if within(loop, one, scope.file) for name in _targets(one)}
-    of_loss, of_value = _made_of(lost, scope) & turn, _made_of(_parts(value), scope) & turn
+    of_loss, of_value = _made_of(lost, scope) & turn, _made_of(_parts(value), scope, branch) & turn
     if any(_may_agree(call, of_loss | of_value, scope) for call in scope.calls):
         return False
-    if any(len(_values(name, scope)) > 1 for name in of_value):
+    if any(len(_values(name, scope, branch)) > 1 for name in of_value):
         return False  # of several values nobody knows which
     return any(name in lost or _is_output(name, scope) for name in of_value & of_loss)
 
 
-def _made_of(names: set[str], scope: Scope) -> set[str]:
+def _made_of(names: set[str], scope: Scope, before: ast.If | None = None) -> set[str]:
     """These names, and those of which they are made."""
     found: set[str] = set()
     while names:
         found |= names
-        names = {part for name in names for value in _values(name, scope) for part in _parts(value)} - found
+        names = {part for name in names for value in _values(name, scope, before) for part in _parts(value)} - found
     return found
 
 
@@ -115,6 +115,8 @@ def _parts(node: ast.AST) -> set[str]:
     if isinstance(node, ast.Name):
         return {node.id}
     if isinstance(node, ast.Call):
+        if last_word(node.func) == "scale":  # a GradScaler's
+            return {part for arg in node.args for part in _parts(arg)}
         of_torch = dotted(node.func).partition(".")[0] in _OF_TORCH or dotted(node.func) in _OF_PYTHON
         return {part for arg in node.args for part in _parts(arg)} if of_torch else _parts(node.func)
     if isinstance(node, ast.Attribute | ast.Subscript):
@@ -124,9 +126,12 @@ def _parts(node: ast.AST) -> set[str]:
     return _parts(node.operand) if isinstance(node, ast.UnaryOp) else set()
 
 
-def _values(name: str, scope: Scope) -> list[ast.expr]:
-    """What is assigned to a name in a function, or unpacked into it."""
-    return [one.value for one in scope.assigns if one.value is not None and name in _targets(one)]
+def _values(name: str, scope: Scope, before: ast.If | None = None) -> list[ast.expr]:
+    """What is assigned to a name in a function, or unpacked into it. `before`: not what only follows a branch in the body of its
+    loop, which the next turn replaces before it comes there."""
+    found = [one for one in scope.assigns if one.value is not None and name in _targets(one)]
+    earlier = [one for one in found if before is None or lineno(one) < lineno(before)]
+    return [one.value for one in earlier or found if one.value is not None]
 
 
 def _targets(one: ast.Assign | ast.AugAssign | ast.AnnAssign) -> set[str]:

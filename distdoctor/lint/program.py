@@ -44,6 +44,12 @@ NOT_EPOCHS = (
 )
 
 
+# What a method says that takes all ranks (`reduce_parameters`), and how names begin that are torch's, or a library's, too.
+_OF_RANKS = ("reduce", "sync", "broadcast", "gather", "average_grad", "average_param")
+_OF_TORCH = ("all_", "no_sync", "no_backward_sync", "reduce_scatter", "broadcast_object", "broadcast_buffers",
+             "broadcast_tensors", "broadcast_to", "gather_object", "gather_for", "set_", "__")  # fmt: skip
+
+
 @dataclass(frozen=True, eq=False)
 class Made:
     """Where a value was made: the call, and the scope that it stands in."""
@@ -148,7 +154,27 @@ class ParsedFiles:
         if name.partition(".")[0] in scope.file.imports or (not owner and scope.file.starred):
             home = self.home(name, scope.file)
             return home[0].module.functions.get(home[1]) if home is not None else self._method_of_class(name, scope)
-        return self._method_of_value(owner or word, word if owner else "__call__", scope, steps)
+        found = self._method_of_value(owner or word, word if owner else "__call__", scope, steps)
+        return found or (self._only_method(word, scope.file) if owner else None)
+
+    def _only_method(self, word: str, asking: SourceFile) -> Scope | None:
+        """Of a value that nobody can trace, the method with a name that speaks of ranks, which one class alone has: of those that
+        the file imports, or else of all."""
+        methods = self._methods_of_ranks.get(word, [])
+        if len(methods) < 2:
+            return methods[0] if methods else None
+        homes = (self.home(name, asking) for name in asking.imports)
+        near = {one for home in homes if home and (one := home[0].classes.get(home[1], {}).get(word))}
+        return near.pop() if len(near) == 1 else None
+
+    @cached_property
+    def _methods_of_ranks(self) -> dict[str, list[Scope]]:
+        found = defaultdict(list)
+        for methods in (one for file in self.files for one in file.classes.values()):
+            for word, method in methods.items():
+                if "_" in word and any(part in word for part in _OF_RANKS) and not word.startswith(_OF_TORCH):
+                    found[word].append(method)
+        return found
 
     def home(self, name: str, asking: SourceFile) -> tuple[SourceFile, str] | None:
         """The file that defines an imported function or class, and what it is called there."""

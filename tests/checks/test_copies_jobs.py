@@ -36,6 +36,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (loss_scale.windows, {}, "DD208", (0, 1), "# the window is over"),
     (loss_scale.token_means, {}, "DD208", (0, 1), "# each micro-step"),
     (loss_scale.windows, {"over": 4}, "DD208", (0, 1), "/ size).backward()"),
+    (loss_scale.windows, {"at_the_end": "zero first"}, "DD208", (0, 1), "# a window begins"),
 ]
 
 

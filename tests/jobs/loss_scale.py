@@ -94,7 +94,8 @@ def token_means(
 
 
 def windows(rank: int, world_size: int, *, at_the_end: str = "", over: int = 0) -> str:
-    """Ten micro-steps an epoch, four to a window. `at_the_end`: what is done with the last two, `step` or `zero`.
+    """Ten micro-steps an epoch, four to a window. `at_the_end`: what is done with the last two, `step` or `zero`, or
+    `zero first`: as the next window begins.
 
     `over`: the optimizer steps after so many, whatever the loss is divided by and the wrapper is told.
     """
@@ -111,6 +112,8 @@ def windows(rank: int, world_size: int, *, at_the_end: str = "", over: int = 0) 
         for number, (inputs, targets) in enumerate(loader, 1):
             ends = number % (2 if over else 4) == 0 or (at_the_end == "step" and number == len(loader))
             size = 2 if over or (at_the_end == "step" and number > 8) else 4
+            if at_the_end == "zero first" and number % 4 == 1:
+                optimizer.zero_grad()  # a window begins
             with nullcontext() if ends else model.no_sync():
                 (cross_entropy(model(inputs), targets) / size).backward()
             if ends and not number % (over or 1):

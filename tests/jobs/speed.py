@@ -218,6 +218,40 @@ def two_optimizers(rank: int, *, in_turns: bool = False) -> None:
             model.zero_grad()
 
 
+def two_lines(rank: int, *, forward_too: bool = False) -> None:
+    """Windows of two micro-batches, of which the first has a line of its own; `forward_too`: within no_sync, not before it."""
+    model = DistributedDataParallel(Net(64, 0.0, 0.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = iter(batches(rank))
+    for number in range(32):
+        inputs, targets = next(loader)
+        is_last = number % 2 == 1
+        with nullcontext() if is_last or not forward_too else model.no_sync():
+            loss = cross_entropy(model(inputs), targets) / 2
+        if is_last:
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        else:
+            with model.no_sync():  # the backward alone
+                loss.backward()
+
+
+def left_over(rank: int) -> None:
+    """Epochs of five micro-batches in windows of two: the last one is zeroed as the next epoch begins."""
+    model = DistributedDataParallel(Net(64, 0.0, 0.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = iter(batches(rank))
+    for _ in range(6):
+        for number in range(5):
+            if number % 2 == 0:
+                optimizer.zero_grad()
+            inputs, targets = next(loader)
+            (cross_entropy(model(inputs), targets) / 2).backward()  # each averages
+            if number % 2 == 1:
+                optimizer.step()
+
+
 def with_barriers(rank: int) -> None:
     def meet(model: nn.Module) -> None:
         dist.barrier()  # protects nothing

@@ -65,3 +65,53 @@ def test_a_loop_that_a_rank_leaves_by_its_own_value_is_named(value: str) -> None
 def test_a_loop_that_all_ranks_may_leave_together_is_not(old: str, new: str) -> None:
     assert old in SICK
     assert told(SICK.replace(old, new)) == []
+
+
+AGENT = """import torch
+import torch.distributed as dist
+from models import Model
+
+
+class Agent:
+    def __init__(self, models: dict[str, Model]):
+        self.policy = models.get("policy", None)
+        self.optimizer = torch.optim.Adam(self.policy.parameters())
+
+    def update(self, batches, limit):
+        for old, inputs in batches:
+            _, out = self.policy.act(inputs)
+            new = out["log_prob"]
+            ratio = new - old
+            kl = ((ratio.exp() - 1) - ratio).mean()
+            if limit and kl > limit:
+                break
+            ratio = torch.exp(new - old)
+            self.scaler.scale(-ratio.mean()).backward()
+            self.policy.reduce_parameters()
+            self.scaler.step(self.optimizer)
+"""
+REDUCING = """import torch
+class Model(torch.nn.Module):
+    def reduce_parameters(self):
+        for parameter in self.parameters():
+            torch.distributed.all_reduce(parameter.grad)
+"""
+ELSEWHERE = "class Model:\n    def reduce_parameters(self, tree):\n        return tree\n"
+
+
+def lines(agent: str, **others: str) -> list[int]:
+    found = examine({"agent.py": agent, **{f"{name}.py": text for name, text in others.items()}}).findings
+    return [one.place.line for one in found if one.code == "DD112"]
+
+
+def test_a_method_that_one_imported_class_has_is_followed_where_its_object_comes_out_of_a_table() -> None:
+    assert lines(AGENT, models=REDUCING) == [17]
+    assert lines(AGENT, models=REDUCING, jax_models=ELSEWHERE) == [17]  # the file imports one of them
+    assert lines(AGENT.replace("from models import Model\n", ""), models=REDUCING, jax_models=ELSEWHERE) == []
+
+
+def test_a_value_that_is_made_anew_from_several_before_the_exit_is_nobodys() -> None:
+    twice = AGENT.replace("            kl = ", "            ratio = share(ratio)\n            kl = ")
+    together = AGENT.replace("            if limit", "            dist.all_reduce(kl)\n            if limit")
+
+    assert lines(twice, models=REDUCING) == lines(together, models=REDUCING) == []

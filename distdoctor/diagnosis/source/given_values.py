@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from distdoctor.diagnosis.source.call_edits import calls_at, keyword_of
 from distdoctor.diagnosis.source.deciding_tests import tests_around
 from distdoctor.diagnosis.source.rank_local import step_of
-from distdoctor.diagnosis.source.source_file import keyword, last_word, lineno
+from distdoctor.diagnosis.source.source_file import argument, keyword, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
+_WHOSE_SHARE = frozenset(
+    {"rank", "global_rank", "dp_rank", "data_parallel_rank", "process_index", "shard_id", "shard_index"}
+)
 STEPS = 4  # from the call to where the value is written
 Line = tuple[SourceLine, str]  # and what stands there
 
@@ -61,6 +64,20 @@ def context_around(sources: Mapping[str, str], site: SourceLine, *names: str) ->
     return []
 
 
+def no_sync_around_backward(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
+    """The `with model.no_sync():` of the function around a line that holds a backward pass and no forward; no line where there is
+    none."""
+    for scope in program_of(sources).scopes.values():
+        if scope.path != site.path or scope.node is not scope.file.function_at(site.line):
+            continue
+        for block in (node for node in ast.walk(scope.node) if isinstance(node, ast.With)):
+            heads = [part for item in block.items for part in ast.walk(item.context_expr)]
+            called = {last_word(n.func) for one in block.body for n in ast.walk(one) if isinstance(n, ast.Call)}
+            if "no_sync" in map(last_word, heads) and "backward" in called and called <= {"backward", "scale", "item"}:
+                return scope.line(block)
+    return SourceLine()
+
+
 def called_from(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
     """The one line of the user's that calls the function which a line stands in; no line where there are several, or none."""
     program = program_of(sources)
@@ -84,6 +101,21 @@ def given_to_sampler(sources: Mapping[str, str], loader: SourceLine, name: str) 
         if value is not None:
             return lines_of_way(program, way_back(program, value))
     return []
+
+
+def rank_given_to_sampler(sources: Mapping[str, str], loader: SourceLine) -> tuple[str, list[Line]]:
+    """The parameter by which a sampler class of the user's is told whose share it deals out, and the same of what the loader made
+    at a line gives it. ("", []) where there is none, or the source does not show it."""
+    program = program_of(sources)
+    for call in calls_at(sources, loader, "DataLoader"):
+        given = keyword(call, "batch_sampler") or keyword(call, "sampler")
+        made = maker_of(program, given) if given is not None else None
+        for init in program.methods({last_word(made.func)}, "__init__") if made is not None else ():
+            for place, name in enumerate(init.parameters[1:]):
+                value = argument(made, place, name) if made is not None and name in _WHOSE_SHARE else None
+                if value is not None:
+                    return name, lines_of_way(program, way_back(program, value))
+    return "", []
 
 
 def way_back(program: UserProgram, value: ast.expr) -> list[ast.expr]:

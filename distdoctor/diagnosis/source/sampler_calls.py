@@ -44,9 +44,12 @@ def set_epoch_call(sources: Mapping[str, str], site: SourceLine) -> SetEpochCall
 
 
 def epoch_variable(sources: Mapping[str, str], site: SourceLine) -> str:
-    """The counter of the loop around this line (`for epoch in range(...)`), "" when the source shows none."""
+    """The counter of the loop around this line (`for epoch in range(...)`), or what its function counts the epochs in
+    (`self.epoch += 1`); "" when the source shows neither."""
     file = source_file(sources, site.path)
-    loops = file.nodes(ast.For) if file is not None else ()
+    if file is None:
+        return ""
+    loops = file.nodes(ast.For)
     around = [loop for loop in loops if loop.lineno < site.line <= (loop.end_lineno or 0)]
     for loop in sorted(around, key=lambda loop: -loop.lineno):
         target = loop.target
@@ -54,7 +57,14 @@ def epoch_variable(sources: Mapping[str, str], site: SourceLine) -> str:
             target = target.elts[0]
         if isinstance(target, ast.Name) and _called(loop.iter) in ("range", "trange", "enumerate", "count", "tqdm"):
             return target.id
-    return ""
+    counted = {
+        ast.unparse(node.target)
+        for node in ast.walk(file.function_at(site.line))
+        if isinstance(node, ast.AugAssign)
+        and isinstance(node.op, ast.Add)
+        and "epoch" in last_word(node.target).lower()
+    }
+    return counted.pop() if len(counted) == 1 else ""
 
 
 def sampler_name(sources: Mapping[str, str], made: SourceLine) -> str:

@@ -6,7 +6,8 @@ What it means    DistributedSampler shuffles with seed + epoch. Given the same n
 Why it hurts     Same as without set_epoch: one fixed order, and the code looks right.
 How we know      The argument is a constant, or a name that nothing in the epoch loop changes.
 What to do       Pass the counter of the epoch loop.
-When it is fine  The value changes in a way that the source does not show: nothing is reported.
+When it is fine  The value changes in a way that the source does not show, or the same loop also tells the sampler its counter:
+                 nothing is reported.
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
 """
 
@@ -16,7 +17,7 @@ import ast
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
-from distdoctor.diagnosis.source.source_file import Loop, Scope, lineno
+from distdoctor.diagnosis.source.source_file import Loop, Scope, lineno, within
 from distdoctor.lint.program import ParsedFiles, given_for
 from distdoctor.lint.rule import Sighting, replace_node, rule
 from distdoctor.lint.training import method_calls, names_in
@@ -29,7 +30,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             if len(call.args) != 1 or call.keywords:
                 continue
             loops = _epoch_loops(call, scope)
-            if loops and _is_constant(call.args[0], loops, scope):
+            if loops and _is_constant(call.args[0], loops, scope) and not _is_told_besides(call, loops, scope):
                 yield _sighting(call, call.args[0], loops[-1], scope)
             elif isinstance(call.args[0], ast.Name) and call.args[0].id in scope.parameters and not loops:
                 yield from _given_by_callers(call.args[0].id, scope, program)
@@ -40,8 +41,23 @@ def _given_by_callers(parameter: str, scope: Scope, program: ParsedFiles) -> Ite
         return
     for site in program.callers(scope):
         given, loops = given_for(site.call, scope, parameter), _epoch_loops(site.call, site.scope)
-        if given is not None and loops and _is_constant(given, loops, site.scope):
+        if given is None or not loops or not _is_constant(given, loops, site.scope):
+            continue
+        if not _is_told_besides(site.call, loops, site.scope):
             yield _sighting(site.call, given, loops[-1], site.scope)
+
+
+def _is_told_besides(call: ast.Call, loops: list[Loop], scope: Scope) -> bool:
+    """Whether the same loop makes the same call with what changes: the constant is then for something else, an evaluation."""
+    return any(
+        other is not call
+        and ast.unparse(other.func) == ast.unparse(call.func)
+        and within(loops[-1], other, scope.file)
+        and not all(
+            _is_constant(given, loops, scope) for given in (*other.args, *(one.value for one in other.keywords))
+        )
+        for other in scope.calls
+    )
 
 
 def _epoch_loops(node: ast.AST, scope: Scope) -> list[Loop]:

@@ -3,9 +3,10 @@ DD301 missing-set-epoch: every epoch has the same order, because set_epoch is ne
 
 What it means    DistributedSampler shuffles with seed + epoch. Without set_epoch(epoch) every epoch repeats epoch 0.
 Why it hurts     The model sees one fixed order; validation looks fine, generalization quietly suffers.
-How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, or without end by a generator, and
-                 set_epoch is called nowhere in the files that create and iterate it, or only on other samplers. Where the
-                 program's settings or a default say whether it shuffles, the loop has to be one that trains.
+How we know      A loader with a shuffling DistributedSampler is iterated in an epoch loop, without end by a generator, or anew
+                 when it ends (except StopIteration) in a program that trains, and set_epoch is called nowhere in the files that
+                 create and iterate it, or only on other samplers. Where the program's settings or a default say whether it
+                 shuffles, the loop has to be one that trains.
 What to do       Call sampler.set_epoch(epoch) at the top of the epoch loop.
 When it is fine  shuffle=False, a single epoch, an evaluation, a library that sets it (accelerate, Lightning).
 Source           torch.utils.data.distributed.DistributedSampler, the warning on set_epoch.
@@ -30,7 +31,7 @@ from distdoctor.diagnosis.source.source_file import (
 )
 from distdoctor.lint.program import LOADER, SAMPLER, Made, ParsedFiles, given_for
 from distdoctor.lint.rule import Sighting, insert_before, rule
-from distdoctor.lint.training import method_calls, trains, without_gradients
+from distdoctor.lint.training import backwards, method_calls, trains, without_gradients
 
 
 @rule("DD301", "missing-set-epoch", severity=WARNING)
@@ -43,7 +44,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             if isinstance(loop, ast.While):
                 continue
             loader = _loader_expression(loop.iter, scope, program)
-            sampler = _shuffling_sampler(loader, loop, scope, program)
+            sampler = _shuffling_sampler(loader, scope, program, learns=_learns(loop, scope, program))
             epochs = _epoch_loop(loop, scope, program) if sampler else None
             if (
                 sampler is None
@@ -56,6 +57,45 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
                 continue
             told.add(sampler.call)
             yield _sighting(loop, loader, scope, sampler, epochs, program)
+    for scope in program.scopes:
+        if program.epochs_are_set(scope.file) or "StopIteration" not in scope.file.text:
+            continue
+        for handler, call in _begun_anew(scope):
+            learns = any(backwards(one) for one in scope.file.scopes)
+            sampler = _shuffling_sampler(call.args[0], scope, program, learns=learns) if learns else None
+            if sampler is None or sampler.call in told or _is_told(sampler, scope, scope, program):
+                continue
+            told.add(sampler.call)
+            yield _sighting_anew(handler, call, scope, sampler, program)
+
+
+def _begun_anew(scope: Scope) -> Iterator[tuple[ast.ExceptHandler, ast.Call]]:
+    """`except StopIteration: batches = iter(loader)`: where an epoch ends that no loop counts, and that call."""
+    for handler in ast.walk(scope.node):
+        if not isinstance(handler, ast.ExceptHandler) or last_word(handler.type) != "StopIteration":
+            continue
+        for call in (one for one in scope.calls if within(handler, one, scope.file)):
+            evaluates = any(word in ast.unparse(call).lower() for word in ("val", "test"))
+            if dotted(call.func) == "iter" and len(call.args) == 1 and not evaluates:
+                yield handler, call
+
+
+def _sighting_anew(
+    handler: ast.ExceptHandler, call: ast.Call, scope: Scope, sampler: Made, program: ParsedFiles
+) -> Sighting:
+    counted = [
+        one.target for one in ast.walk(handler) if isinstance(one, ast.AugAssign) and "epoch" in dotted(one.target)
+    ]
+    return Sighting(
+        node=call,
+        scope=scope,
+        title=f"the sampler draws the same order in every epoch{_where(sampler, program)}: set_epoch is never called",
+        why="the loader is iterated anew whenever it ends; DistributedSampler shuffles with seed + epoch, and the epoch stays 0",
+        remedy="set-epoch",
+        change=f"{dotted(call.args[0]) or 'loader'}.sampler.set_epoch({ast.unparse(counted[0]) if counted else 'epoch'})  "
+        "# before iter()",
+        also=((sampler.call, sampler.scope, "makes the sampler"),),
+    )
 
 
 def _sighting(
@@ -101,8 +141,8 @@ def _loader_expression(iterated: ast.expr, scope: Scope, program: ParsedFiles) -
     return iterated
 
 
-def _shuffling_sampler(iterated: ast.expr, loop: Loop, scope: Scope, program: ParsedFiles) -> Made | None:
-    """The DistributedSampler behind a loader; None when it does not shuffle."""
+def _shuffling_sampler(iterated: ast.expr, scope: Scope, program: ParsedFiles, *, learns: bool) -> Made | None:
+    """The DistributedSampler behind a loader; None when it does not shuffle. `learns`: what it deals out trains."""
     for loader in program.made(iterated, scope):
         if loader.kind != LOADER:
             continue
@@ -113,7 +153,7 @@ def _shuffling_sampler(iterated: ast.expr, loop: Loop, scope: Scope, program: Pa
             shuffle = _shuffle(sampler, given, program)
             if is_constant(shuffle, True):
                 return sampler
-            if (_is_setting(shuffle) or _by_default(sampler, program)) and _learns(loop, scope, program):
+            if learns and (_is_setting(shuffle) or _by_default(sampler, program)):
                 return sampler
     return None
 

@@ -11,7 +11,10 @@ How we know      The ranks average their gradients (DistributedDataParallel or F
                  losses differ all the same, with no dropout, or the source cuts something by the rank, or the ranks share a
                  model besides (all_to_all in the forward pass, parameters of each rank's own): a note, possible, without a
                  patch; with different losses and one of the others, nothing.
-What to do       Give the loader sampler=DistributedSampler(dataset) instead of shuffle=True, and call set_epoch.
+                 Of a sampler class of the user's that takes a rank, and deals out one order on all ranks, the line that gives
+                 it is shown.
+What to do       Give the loader sampler=DistributedSampler(dataset) instead of shuffle=True, and call set_epoch. A sampler of
+                 your own that takes a rank: rank=dist.get_rank().
 When it is fine  Ranks of a tensor-, pipeline- or context-parallel group must read the same samples: ranks that communicate in a
                  group of their own are not blamed. A dataset that each rank has cut to its own share looks different on each
                  rank: not reported. Nor is a global batch of which each rank takes its share. Evaluation of the whole dataset on
@@ -28,6 +31,7 @@ from dataclasses import replace
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.samples import SampleOrders, Together
 from distdoctor.diagnosis.data.sharing import SameData, same_data
+from distdoctor.diagnosis.data.splits import given_places
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import (
@@ -48,7 +52,8 @@ from distdoctor.diagnosis.replicas.used_factor import losses_differ
 from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.call_edits import keyword_of, keyword_set, only_call
 from distdoctor.diagnosis.source.edits import Edit
-from distdoctor.diagnosis.source.sampler_calls import dataset_name, epoch_told_above
+from distdoctor.diagnosis.source.given_values import rank_given_to_sampler
+from distdoctor.diagnosis.source.sampler_calls import dataset_name, epoch_told_above, told_as
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
@@ -105,13 +110,18 @@ def _training(same: SameData, sources: Sources) -> Finding:
     one, ranks = same.passes.one, same.passes.ranks
     severity: Severity = ERROR if same.identical else WARNING
     what = "draw the same samples in the same order" if same.identical else "each draw the whole dataset"
+    parameter, given = rank_given_to_sampler(sources.texts, one.made_line) if same.identical else ("", [])
+    wrong = "the training loader has no distributed sampler"
+    if given:
+        wrong = f"{one.sampler_name} deals them one share, by {parameter}={given[0][1]}"
     return Finding(
-        title=f"{named(ranks)} {what}: the training loader has no distributed sampler",
+        title=f"{named(ranks)} {what}: {wrong}",
         severity=severity,
         ranks=ranks,
         confidence=CERTAIN if same.replicas.proven and same.seen else LIKELY,
-        place=one.made_line or one.loop_line,
+        place=given[0][0] if given else one.made_line or one.loop_line,
         places=(
+            *given_places(given, ranks),
             Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
             Place(one.loop_line, ranks, "iterates it for training"),
         ),
@@ -125,17 +135,37 @@ def _training(same: SameData, sources: Sources) -> Finding:
             "replicas": same.replicas.words,
         },
         why=_why(same),
-        prescriptions=(
-            Prescription(
-                "distributed-sampler",
-                change=f"DataLoader(dataset, ..., sampler=DistributedSampler(dataset, shuffle={one.shuffles is not False}))",
-                edits=_edits(sources, same),
-                effect=f"each rank draws {-(-one.length // len(ranks)):,} of {one.length:,} samples an epoch instead of all"
-                if one.length > 0
-                else "",
-            ),
-        ),
+        prescriptions=(_own_rank(same, parameter, given[-1][1]) if given else _sharded(same, sources),),
         at_ns=one.started_ns,
+    )
+
+
+def _own_rank(same: SameData, parameter: str, made_of: str) -> Prescription:
+    count, name = len(same.passes.ranks), same.passes.one.sampler_name
+    change = f"{name}(..., {parameter}=dist.get_rank())"
+    if re.fullmatch(r"[\w.]*get_rank\(\)", made_of):  # the right number, which the class does not heed
+        change = f"{name}: yield the share of its {parameter}, order[{parameter} :: dist.get_world_size()]"
+    return Prescription(
+        "sampler-of-this-world",
+        change=change,
+        effect=f"each step averages the gradients of {count} times as many different samples",
+    )
+
+
+def _sharded(same: SameData, sources: Sources) -> Prescription:
+    one, ranks = same.passes.one, same.passes.ranks
+    own = told_as(sources.texts, one.made_line) == "batch_sampler"  # beside one, a loader takes no sampler
+    change = f"DataLoader(dataset, ..., sampler=DistributedSampler(dataset, shuffle={one.shuffles is not False}))"
+    if own:
+        change = f"{one.sampler_name}: let each rank draw its share, order[dist.get_rank() :: dist.get_world_size()]"
+    covers = one.drawn >= one.length > 0 or bool(one.flags & PassFlag.WHOLE)
+    return Prescription(
+        "distributed-sampler",
+        change=change,
+        edits=_edits(sources, same),
+        effect=f"each rank draws {-(-one.length // len(ranks)):,} of {one.length:,} samples an epoch instead of all"
+        if one.length > 0 and covers
+        else "",
     )
 
 

@@ -46,7 +46,7 @@ from distdoctor.diagnosis.finding import (
     Place,
     Prescription,
 )
-from distdoctor.diagnosis.source.call_edits import method_around, only_method_called
+from distdoctor.diagnosis.source.call_edits import calls_at, method_around, only_method_called
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.epoch_use import epoch_use, shuffles_by_epoch
 from distdoctor.diagnosis.source.given_values import given_at
@@ -194,7 +194,7 @@ def _finding(repeated: Repetition, confidence: Confidence, sources: Sources, tel
         prescriptions=(
             Prescription(
                 "set-epoch",
-                change=_change(repeated, f"{name}.set_epoch({epoch})"),
+                change=_change(repeated, f"{name}.set_epoch({epoch})", sources),
                 edits=_edits(repeated, sources),
                 effect=f"each epoch draws its {later.length:,} samples in a different order"
                 if later.length > 0
@@ -225,10 +225,11 @@ def _told_object(repeated: Repetition, sources: Sources) -> tuple[str, str]:
     return "sampler", sampler_name(sources.texts, repeated.later.made_line) or "sampler"
 
 
-def _change(repeated: Repetition, statement: str) -> str:
+def _change(repeated: Repetition, statement: str, sources: Sources) -> str:
     if repeated.told_in_vain and repeated.later.workers:
         return _NOT_KEPT
-    return f"{statement}  # before the loop over the batches"
+    drawn_singly = calls_at(sources.texts, repeated.later.loop_line, "next")
+    return f"{statement}  # before {'the loader is iterated anew' if drawn_singly else 'the loop over the batches'}"
 
 
 def _edits(repeated: Repetition, sources: Sources) -> tuple[Edit, ...]:

@@ -9,9 +9,11 @@ How we know      One line calls backward N times between two steps, and the oper
                  the autograd graph: their product should be 1 / N. Also reported: loss scaling and synchronization agree on one
                  number of micro-batches and the optimizer steps after another; or each micro-batch's summed loss is divided by a
                  count that is another in the next one, and by nothing more; or the first step of each pass over the data
-                 uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed; or zero_grad
+                 uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed; or they were
+                 zeroed, and are 1% of an epoch or more (a note below 10%, or where that is done behind the loop); or zero_grad
                  is called between N micro-batches that are divided by N and of which N - 1 are not averaged (no_sync).
-What to do       Divide once, before backward: loss = criterion(...) / N. Call zero_grad after the step.
+What to do       Divide once, before backward: loss = criterion(...) / N. Call zero_grad after the step. Step once more at the
+                 end of an epoch.
 When it is fine  Losses that are sums, several losses from several lines, or of several loaders that are read side by side:
                  nothing is reported. Nor where elements of the gradients show that they are divided by hand after backward; on
                  a device, where none are taken, accept that with --ignore DD208.
@@ -26,7 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import LIKELY, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients
 from distdoctor.diagnosis.replicas.loss_scale import factor_around_mean, factor_of, reads_as_mean
 from distdoctor.diagnosis.replicas.rank_gradients import Update
@@ -34,13 +36,15 @@ from distdoctor.diagnosis.replicas.used_factor import is_close, used_factors
 from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.loss_divisions import divisions_before
+from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.diagnosis.source.trainer_models import forward_that_takes_the_count
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Cleared
 from distdoctor.recording.trace.layout import PassFlag, UpdateFlag
 
 SEEN = 2  # steps; one could be an accident
+NEXT_TO_NOTHING, MUCH = 0.01, 0.1  # of the micro-batches of an epoch
 
 
 @check("DD208", "mis-scaled-accumulation", severity=WARNING, at_most=LIKELY)
@@ -51,6 +55,9 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             by_optimizer[update.optimizer].append(update)
     for updates in by_optimizer.values():
         leaks = _leaks(updates, recording)
+        if leaks and leaks[0].flags & UpdateFlag.CLEARED:
+            yield from _lost(leaks, updates, gradients, recording)
+            continue
         if leaks:
             yield _leaking(updates, leaks)
             continue
@@ -194,7 +201,8 @@ def _is_another_window(updates: list[Update], factor: float, micro_steps: int) -
 
 
 def _leaks(updates: list[Update], recording: Recording) -> list[Update]:
-    """The first steps of a pass over the data that use more micro-steps than all others, and nobody zeroed what was left over."""
+    """The first steps of a pass over the data that follow more micro-steps than all others: with what was left over from the
+    pass before, unless all of them say that it was zeroed."""
     by_rank: dict[int, list[Update]] = defaultdict(list)
     for update in updates:
         by_rank[update.rank].append(update)
@@ -210,12 +218,12 @@ def _leaks(updates: list[Update], recording: Recording) -> list[Update]:
         ends = dict(zip(log.steps["step"].tolist(), log.steps["at_ns"].tolist(), strict=True))
         if not all(_is_first(update, begins, ends) for update in more):
             return []
-        if any(update.flags & UpdateFlag.CLEARED or not update.flags & UpdateFlag.ONE_LINE for update in more):
+        if not all(update.flags & UpdateFlag.ONE_LINE for update in more):
             return []
         if any(update.number("backwards") < usual for update in own) or more[0].number("backwards") >= 2 * usual:
             return []
         found += more
-    return found
+    return found if len({update.flags & UpdateFlag.CLEARED for update in found}) == 1 else []
 
 
 def _is_first(update: Update, begins: list[int], ends: dict[int, int]) -> bool:
@@ -241,6 +249,51 @@ def _leaking(updates: list[Update], leaks: list[Update]) -> Finding:
         prescriptions=(Prescription("close-the-window"),),
         confidence=LIKELY,
         at_ns=first.at_ns,
+    )
+
+
+def _lost(leaks: list[Update], updates: list[Update], gradients: Gradients, recording: Recording) -> Iterator[Finding]:
+    """The incomplete window at the end of each pass, computed and zeroed: silent where that is next to nothing of an epoch."""
+    ranks = tuple(sorted({update.rank for update in leaks}))
+    first, second = sorted((update for update in leaks if update.rank == ranks[0]), key=lambda update: update.step)[:2]
+    lost = first.number("backwards") - min(update.number("backwards") for update in updates)
+    steps = first.log.steps
+    epoch = int(steps["micro_steps"][(steps["step"] > first.step) & (steps["step"] <= second.step)].sum())
+    if not epoch or lost / epoch < NEXT_TO_NOTHING:
+        return
+    noted = (event.site for rank in ranks for event in gradients.ranks[rank].events(Cleared))
+    site = next((one for one in noted if one), first.loss_site)
+    yield Finding(
+        title=f"{lost} of {epoch} micro-batches of each epoch {'are' if lost > 1 else 'is'} thrown away: the gradients of the "
+        "window that its end cuts short are zeroed without a step",
+        severity=WARNING if lost / epoch >= MUCH and _is_in_loop(site, first.log, recording) else NOTE,
+        ranks=ranks,
+        place=site,
+        places=(
+            Place(site, ranks, "zeroes what the last window of the epoch before has left"),
+            Place(first.loss_site, ranks, "backward of each micro-batch"),
+            Place(first.site, ranks, "the step, after complete windows alone"),
+        ),
+        evidence={"left_over": lost, "of_an_epoch": epoch, "steps": sorted({update.step for update in leaks})[:8]},
+        why=f"{named(ranks)}: the first steps of {len({update.step for update in leaks})} passes over the data follow "
+        f"{first.number('backwards')} backward passes, with gradients zeroed between them",
+        prescriptions=(
+            Prescription(
+                "close-the-window", effect=f"each epoch uses {lost / epoch:.1%} more of the batches that it computes"
+            ),
+        ),
+        confidence=LIKELY,
+        at_ns=first.at_ns,
+    )
+
+
+def _is_in_loop(zeroes: SourceLine, log: RankTrace, recording: Recording) -> bool:
+    """Whether a line stands in a loop over batches. Behind one, gradients are given up on purpose."""
+    file = source_file(recording.sources, zeroes.path)
+    loops = {log.site(int(site)) for site in set(log.loader_passes["loop_site"].tolist())}
+    begins = {loop.line for loop in loops if loop.path == zeroes.path}
+    return file is not None and any(
+        loop.lineno in begins and loop.lineno < zeroes.line <= (loop.end_lineno or 0) for loop in file.nodes(ast.For)
     )
 
 

@@ -5,9 +5,11 @@ What it means    One optimizer step accumulates the gradients of n backward pass
                  each of them. Only the last average is needed: the mean of a sum is the sum of the means.
 Why it hurts     n times the bytes on the network, and n times the wait for the slowest rank, for the same result.
 How we know      All n backward passes between two steps came from one line, each after a forward that averages, and C++ issued
-                 the same calls n times; several optimizers must step one after the other, with no average between. Bytes are
-                 counted. Seconds are the time that the passes before the last spent after
-                 sending their last bucket: a lower bound, given only if its median is three deviations above zero.
+                 the same calls n times; several optimizers must step one after the other, with no average between. Steps before
+                 which a part of the passes was zeroed again are left out. Passes of several lines, of which the source puts one
+                 in a no_sync that its forward stands outside of: likely. Bytes are counted. Seconds are the time that
+                 the passes before the last spent after sending their last bucket: a lower bound, given only if its median is
+                 three deviations above zero.
 What to do       Wrap forward and backward of all micro-batches but the last in `with model.no_sync():`.
 When it is fine  One backward per step; several models; optimizers that step in turns; passes from different lines (possibly
                  separate losses); closures. FSDP accumulates sharded gradients on purpose, trading time for memory: a note,
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,11 +33,11 @@ from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
 from distdoctor.diagnosis.replicas.wording import line_with
 from distdoctor.diagnosis.source.edits import Edit
-from distdoctor.diagnosis.source.given_values import Line, context_around
+from distdoctor.diagnosis.source.given_values import Line, context_around, no_sync_around_backward
 from distdoctor.diagnosis.source.statement_edits import averaged_once
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import Timing
-from distdoctor.recording.recording import RankTrace, Recording, SourceLine
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Wrapped
 from distdoctor.recording.trace.layout import CallFlag, Op, UpdateFlag
 from distdoctor.recording.trace.reader import Rows
@@ -59,6 +61,7 @@ class Repeated:
     nbytes: int
     needless: int
     update: Update
+    around: SourceLine | None = None  # a no_sync around one of several lines of backward passes, but not their forward
 
     @property
     def times(self) -> str:
@@ -68,12 +71,14 @@ class Repeated:
 
 @check("DD501", "missing-no-sync", severity=WARNING, stands_alone=True)
 def examine(gradients: Gradients, calls: Collectives, timing: Timing | None, sources: Sources) -> Iterator[Finding]:
-    found = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated(log)) is not None}
+    found = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated(log, sources)) is not None}
     if found and len({(one.micro_steps, one.fewest) for one in found.values()}) == 1:
         backward = found[min(found)].update.loss_site
         context = context_around(sources.texts, backward, "nullcontext", "no_sync")
         guard = SourceLine() if context else _guard_of_ddp(sources, backward)
-        yield _finding(found, _seconds(timing, found), _edits(gradients, found, sources), guard, context)
+        around = found[min(found)].around
+        finding = _finding(found, _seconds(timing, found), _edits(gradients, found, sources), around or guard, context)
+        yield _around_backward(finding, around) if around else finding
     sharded = {rank: one for rank, log in gradients.ranks.items() if (one := _repeated_shards(log)) is not None}
     guard = _guard(sources, sharded[min(sharded)].update.loss_site) if sharded else SourceLine()
     if guard:
@@ -120,36 +125,64 @@ def _finding(
     )
 
 
+def _around_backward(finding: Finding, around: SourceLine) -> Finding:
+    """The passes come from several lines; that they make up one step is known by the no_sync in the source."""
+    (prescription,) = finding.prescriptions
+    return replace(
+        finding,
+        title=f"no_sync is around the backward alone, without effect: {finding.title}",
+        place=around,
+        confidence=LIKELY,
+        why=finding.why.replace(" on one line", "")
+        + "; DistributedDataParallel decides in the forward whether the backward averages",
+        prescriptions=(
+            replace(prescription, change="take the forward into the block: with model.no_sync():", edits=()),
+        ),
+    )
+
+
 def _edits(gradients: Gradients, found: dict[int, Repeated], sources: Sources) -> tuple[Edit, ...]:
     wrapped = {event.site for rank in found for event in gradients.ranks[rank].events(Wrapped)}
     update = found[min(found)].update
     return averaged_once(sources.texts, update.loss_site, update.site, wrapped.pop()) if len(wrapped) == 1 else ()
 
 
-def _repeated(one: RankGradients) -> Repeated | None:
+def _repeated(one: RankGradients, sources: Sources) -> Repeated | None:
     """The same averages several times for one step of all optimizers, in every step that was looked at. None: not so."""
-    digested = _accumulating(one)
+    digested, around = _accumulating(one), SourceLine()
+    if digested and not all(u.flags & UpdateFlag.ONE_LINE for u in digested):
+        around = no_sync_around_backward(sources.texts, digested[-1].loss_site)
+        digested = digested if around else []
     if len(list(one.events(Wrapped))) != 1 or not digested:
         return None
     if any(u.number("synced") != u.number("backwards") or u.number("unsynced") for u in digested):
         return None
     native = one.log.calls[(one.log.calls["flags"] & CallFlag.NATIVE) != 0]
-    return _sent(one.log, native[native["op"] == Op.ALL_REDUCE], digested)
+    sent = _sent(one, native[native["op"] == Op.ALL_REDUCE], digested)
+    return replace(sent, around=around) if sent is not None else None
 
 
 def _repeated_shards(one: RankGradients) -> Repeated | None:
     """The same for shards, which are scattered after each pass: without DistributedDataParallel."""
     digested = _accumulating(one)
-    if one.log.has_noted(Wrapped) or not digested:
+    if one.log.has_noted(Wrapped) or not digested or not all(u.flags & UpdateFlag.ONE_LINE for u in digested):
         return None
-    return _sent(one.log, one.log.calls[np.isin(one.log.calls["op"], _SCATTERING)], digested)
+    return _sent(one, one.log.calls[np.isin(one.log.calls["op"], _SCATTERING)], digested)
 
 
 def _accumulating(one: RankGradients) -> list[Update]:
-    """The steps that were looked at, where the optimizers step together after several passes of one line; [] where not."""
+    """The steps that were looked at, where the optimizers step together after several passes; [] where not.
+
+    Passes of which some were zeroed before the step (a window that an epoch's end cut short) are left out, if they are the fewer:
+    what the others sum up is not touched by that.
+    """
     by_step: dict[int, list[Update]] = defaultdict(list)
-    for update in one.updates:
-        if update.digested and update.step > 1:
+    later = [update for update in one.updates if update.step > 1]
+    used = [update for update in later if not update.flags & UpdateFlag.CLEARED]
+    if 2 * len(used) <= len(later):
+        return []
+    for update in used:
+        if update.digested or len(used) < len(later):
             by_step[update.step].append(update)
     optimizers = {update.optimizer for update in one.updates if update.step > 0}
     whole = [updates for _, updates in sorted(by_step.items()) if {u.optimizer for u in updates} == optimizers]
@@ -161,11 +194,8 @@ def _accumulating(one: RankGradients) -> list[Update]:
 
 
 def _by_several_passes(updates: list[Update]) -> bool:
-    """Whether nearly all of these steps follow several passes of one line, with nothing zeroed between them."""
-    several = [update for update in updates if update.number("backwards") > 1]
-    if len(several) < 0.8 * len(updates) or any(u.flags & UpdateFlag.CLEARED for u in updates):
-        return False
-    return all(u.flags & UpdateFlag.ONE_LINE for u in several)
+    """Whether nearly all of these steps follow several passes."""
+    return sum(update.number("backwards") > 1 for update in updates) >= 0.8 * len(updates)
 
 
 def _together(one: RankGradients, updates: list[Update]) -> bool:
@@ -180,10 +210,12 @@ def _together(one: RankGradients, updates: list[Update]) -> bool:
     return not bool(np.isin(calls["op"][between], _REDUCING).any())
 
 
-def _sent(log: RankTrace, calls: Rows, digested: list[Update]) -> Repeated | None:
+def _sent(one: RankGradients, calls: Rows, digested: list[Update]) -> Repeated | None:
     """What these calls send, where in nearly every step they are the same ones in each of its passes."""
-    passes = {int(row["step"]) - 1: int(row["micro_steps"]) for row in log.steps}
+    cleared = {update.step for update in one.updates if update.flags & UpdateFlag.CLEARED}
+    passes = {int(row["step"]) - 1: int(row["micro_steps"]) for row in one.log.steps}
     whole = np.unique(calls["step"])[1:-1].tolist()  # the last one may go on, the first may have left the ring
+    whole = [step for step in whole if step + 1 not in cleared]
     rounds = [(calls[calls["step"] == step], passes.get(step, 0)) for step in whole]
     repeated = [(rows, times) for rows, times in rounds if times and _is_repeated(rows["signature"], times)]
     counts = [times for _, times in repeated if times > 1]

@@ -199,3 +199,67 @@ def test_the_sampler_of_torchs_batch_sampler_is_told_above_the_loop() -> None:
 
     assert edits("BatchSampler(sampler, 4, True)") == ["loader.batch_sampler.sampler.set_epoch(epoch)"]
     assert edits("sampler") == []
+
+
+OWN = """
+class Shares(Sampler):
+    def __init__(self, length, rank, world_size):
+        self.mine = range(rank, length, world_size)
+
+    def __iter__(self):
+        return iter(torch.randperm(len(self.mine)).tolist())
+"""
+
+
+def one_share(text: dict[str, str], length: int = 50) -> Finding:
+    order = share(100, 2, 0)[:length]
+    job = sampled_job(ranks=2, length=100).train(orders={0: order, 1: order}, sampler="Shares", flags=PassFlag(0))
+    return told("DD304", job.recording(sources=text))
+
+
+def own(rank: str, given: str) -> dict[str, str]:
+    text = source(f"Shares(len(data), {given})", f"number = {rank}")["/job/train.py"]
+    return {"/job/train.py": text.replace("sampler=sampler", "batch_sampler=sampler") + OWN}
+
+
+@pytest.mark.parametrize("given", ["rank=number, world_size=2", "number, 2"])
+def test_an_own_sampler_that_got_one_rank_everywhere_is_shown_where_it_got_it(given: str) -> None:
+    finding = one_share(own("0", given))
+
+    assert (
+        finding.title
+        == "ranks 0-1 draw the same samples in the same order: Shares deals them one share, by rank=number"
+    )
+    assert lines(finding) == [11, 11, 10, 12, 31]
+    assert finding.prescriptions[0].change == "Shares(..., rank=dist.get_rank())"
+    assert finding.prescriptions[0].effect == "each step averages the gradients of 2 times as many different samples"
+
+
+def test_an_own_sampler_that_does_not_heed_its_rank_is_to_be_changed_itself() -> None:
+    change = one_share(own("dist.get_rank()", "rank=number, world_size=2")).prescriptions[0].change
+
+    assert change == "Shares: yield the share of its rank, order[rank :: dist.get_world_size()]"
+
+
+def test_a_batch_sampler_that_takes_no_rank_gets_no_sampler_beside_it() -> None:
+    text = own("0", "2")["/job/train.py"].replace("rank, world_size", "count")
+    (prescription,) = one_share({"/job/train.py": text}).prescriptions
+
+    assert (
+        prescription.change == "Shares: let each rank draw its share, order[dist.get_rank() :: dist.get_world_size()]"
+    )
+    assert prescription.effect == ""  # half of the data was drawn, on each rank
+
+
+def test_the_epoch_is_told_by_the_name_that_counts_it_where_batches_are_taken_one_by_one() -> None:
+    text = (
+        "\n" * 10
+        + "def main(self, data):\n    self.loader = DataLoader(data, sampler=self.sampler)\n"
+        + "\n" * 12
+        + "def train(self):\n    try:\n        return next(self.batches)\n    except StopIteration:\n"
+        + "        self.epoch += 1\n        self.batches = iter(self.loader)\n        return next(self.batches)\n"
+    )
+    job = sampled_job(ranks=2, length=100).train(epoch=0).train(epoch=0)
+    finding = told("DD301", job.recording(sources={"/job/train.py": text}))
+
+    assert finding.prescriptions[0].change == "self.sampler.set_epoch(self.epoch)  # before the loader is iterated anew"
