@@ -41,7 +41,9 @@ def polled_at(sources: Mapping[str, str], site: SourceLine) -> Polled | None:
         return _tried(file, handler)
     leaving = (one for one in loop.body if isinstance(one, ast.If) and _leaves(one.body))
     asked = next(leaving, None)
-    return Polled(asked.lineno, _text(asked.test), f"`{_text(asked.test)}` does not hold") if asked is not None else None
+    return (
+        Polled(asked.lineno, _text(asked.test), f"`{_text(asked.test)}` does not hold") if asked is not None else None
+    )
 
 
 def _tried(file: SourceFile, handler: ast.ExceptHandler) -> Polled | None:
