@@ -57,12 +57,12 @@ class Report(Diagnosis):
         return render(self, base=os.getcwd())
 
     def _repr_html_(self) -> str:
-        """In a frame of its own, so that its style stays there."""
+        """In a frame of its own, so that its style stays there; its link gives the report as JSON."""
         from html import escape
 
         from distdoctor.report.html import render
 
-        return f'<iframe srcdoc="{escape(render(self))}" width="100%" height="480" sandbox></iframe>'
+        return f'<iframe srcdoc="{escape(render(self))}" width="100%" height="480" sandbox="allow-downloads"></iframe>'
 
     def to_json(self) -> str:
         """The document of `--output-format json`."""

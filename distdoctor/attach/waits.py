@@ -91,4 +91,5 @@ def _command(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return ""
-    return " ".join([os.path.basename(os.fsdecode(words[0])), *redacted_arguments(map(os.fsdecode, words[1:]))])
+    shown = [os.path.basename(os.fsdecode(words[0])), *redacted_arguments(map(os.fsdecode, words[1:]))]
+    return " ".join(" ".join(shown).split())  # `python -c` has a whole program there

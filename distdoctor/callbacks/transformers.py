@@ -21,6 +21,17 @@ class DistdoctorCallback(TrainerCallback):
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         self._next(control.should_evaluate, control.should_save)
 
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """Where the program itself calls `evaluate` or `predict`, nothing else tells that they have begun."""
+        self._phase.change("evaluation")
+
+    def on_predict(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **more: Any
+    ) -> None:
+        self._phase.change("")
+
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         self._next(False, control.should_save)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 import rich_click
 
+from distdoctor.errors import CouldNotLook
+
 
 @click.command(cls=rich_click.RichCommand)
 @click.argument("a", type=click.Path(path_type=Path))
@@ -32,10 +34,7 @@ def diff(
 ) -> None:
     """Compare two runs: the first collective, loss and gradients that differ, step times and memory. Equal means bit-identical.
 
-    A and B are run folders. Exit code 0, or 1 if B exceeds --slower-by or --larger-by: a gate for CI.
-
-    \b
-    distdoctor diff .distdoctor/runs/20260101T120000-train latest-folder --slower-by 10
+    A and B are run folders. Exit code 0, or a gate for CI: 1 if B exceeds --slower-by or --larger-by, 5 if that was not recorded.
     """
     from distdoctor.diagnosis.run_difference import compare_runs
     from distdoctor.launch.post_mortem import open_recording
@@ -43,18 +42,21 @@ def diff(
 
     found = compare_runs(open_recording(a), open_recording(b))
     limits = {"step time": slower_by, "memory": larger_by}
-    beyond = [
-        one.what
-        for one in found
-        if (limit := limits.get(one.what)) is not None and not math.isnan(one.ratio) and one.ratio > 1 + limit / 100
-    ]
+    limited = [(one, limit) for one in found if (limit := limits.get(one.what)) is not None]
+    beyond = [one.what for one, limit in limited if one.ratio > 1 + limit / 100]  # NaN is not
+    unknown = [one.what for one, _ in limited if math.isnan(one.ratio)]
     if output_format == "json":
         rows = [{**vars(one), "ratio": None if math.isnan(one.ratio) else one.ratio} for one in found]
-        click.echo(json.dumps({"compared": rows, "beyond": beyond}, indent=1))
+        click.echo(json.dumps({"compared": rows, "beyond": beyond, "unknown": unknown}, indent=1))
     else:
         for one in found:
             mark = "=" if one.equal else "≠" if one.equal is False else " "
             click.echo(printable(f"{mark} {one.what:<12} {one.words}"))
         for what in beyond:
             click.echo(f"{what} is beyond the limit")
+    if unknown and not beyond:
+        raise CouldNotLook(
+            f"{' and '.join(unknown)} could not be compared, so the limit was not checked",
+            way_out="Compare runs that were recorded for five steps or more.",
+        )
     ctx.exit(int(bool(beyond)))

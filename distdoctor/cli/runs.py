@@ -78,12 +78,7 @@ KEPT = 10  # of the newest, where nobody says how many
 @click.option("--keep", type=click.IntRange(0), help="With --prune: how many of the newest stay.  [default: 10]")
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def runs(prune: bool, keep: int | None, output_format: str) -> None:
-    """List the runs recorded in this working directory, the newest first; `--prune --keep 5` removes the older ones.
-
-    \b
-    distdoctor runs
-    distdoctor runs --prune --keep 5
-    """
+    """List the runs recorded in this working directory, the newest first; `--prune --keep 5` removes the older ones."""
     if keep is not None and not prune:
         raise WrongUse(f"--keep {keep} without --prune removes nothing", way_out=f"Add it: runs --prune --keep {keep}.")
     from distdoctor.launch.new_run_folder import RUNS

@@ -30,10 +30,6 @@ def watch(path: Path | None, every: float, once: bool, no_plugin: tuple[str, ...
     """Show the progress of each rank of a running job (default: the latest run): step, speed, memory, current collective,
     and which rank the others wait for, with the findings of the live checks below. It only reads the recording and does not
     affect the ranks.
-
-    \b
-    distdoctor watch
-    distdoctor watch --once .distdoctor/runs/NAME
     """
     from distdoctor.cli.settings import load, load_plugins
     from distdoctor.launch.post_mortem import find_run, open_recording

@@ -62,6 +62,7 @@ class Rank:
         self.watched: list[Any] = []  # models of which the user says that they are replicas: see `gradients.watched`
         self.on_watched: Callable[[], None] = lambda: None  # told when another one is watched; guarded
         self.on_pass: Callable[[], None] = lambda: None  # told when a loader begins to be read; guarded
+        self.on_idle: Callable[[], None] = lambda: None  # told where a forward may be about to begin; guarded
         # Told what a wrapped model is about to be trained with, while somebody wants to know; guarded.
         self.on_given: Callable[[Any], None] | None = None
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from distdoctor.recording.bundle_rows import MICROSECOND, restore
 from distdoctor.recording.row_columns import Section
-from distdoctor.recording.trace.layout import RECORDS
-from distdoctor.recording.trace.reader import Rows, dtype_of
+from distdoctor.recording.trace.layout import RECORDS, record_of
+from distdoctor.recording.trace.reader import Rows, dtype_of, widened
 
 # Times that follow another one of the same row: version 4 tells by how much.
 _FOLLOWS = {
@@ -37,17 +37,18 @@ def read_sections(
 
 
 def _rows(name: str, section: Section, columns: Sequence[bytes]) -> Rows:
-    dtype = dtype_of(RECORDS[name])
+    record = record_of(name, section.stride)
+    if record is None or len(section.columns) != len(record.fields):
+        return np.empty(0, dtype_of(RECORDS[name]))
+    dtype = dtype_of(record)
     fields = dtype.names or ()
-    if section.stride != dtype.itemsize or len(section.columns) != len(fields):
-        return np.empty(0, dtype)
     own = [columns[number] for number in section.columns]
     if any(len(column) != section.rows * dtype[at].itemsize for at, column in enumerate(own)):
         raise ValueError(f"a column of {name} has another length than the others")
     rows = np.empty(section.rows, dtype)
     for field, column in zip(fields, own, strict=True):
         rows[field] = _read(column, dtype[field], section.rows)
-    return rows
+    return widened(name, rows)
 
 
 def _read(data: bytes, dtype: np.dtype[Any], rows: int) -> NDArray[Any]:

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.recording.trace.layout import RECORDS
-from distdoctor.recording.trace.reader import Rows, dtype_of
+from distdoctor.recording.trace.layout import Record, record_of
+from distdoctor.recording.trace.reader import Rows, dtype_of, widened
 
 MOST_ROWS = 1 << 16  # of a section of one rank: no trace holds that many, and more are meant to fill the memory
 Numbers = NDArray[Any]
@@ -26,7 +26,7 @@ Places = NDArray[np.intp]
 _CHANGE, _BASE, _LIKE, _SINGLE, _WAYS = 1, 2, 4, 8, 16
 _BASES = {
     "calls": {"returned_ns": "entered_ns", "waited_ns": "entered_ns"},
-    "times": {"forward_ended_ns": "at_ns", "backward_ended_ns": "at_ns"},
+    "times": {"forward_began_ns": "at_ns", "forward_ended_ns": "at_ns", "backward_ended_ns": "at_ns"},
     "passes": {"ended_ns": "started_ns"},
 }
 # Rows of two ranks that agree in these fields tell of the same. They are written first.
@@ -198,20 +198,16 @@ def read_sections(ranks: Sequence[Mapping[str, Section]], columns: Sequence[byte
             [columns[one.columns[at] - 1 if one.columns[at] else next(following, len(columns))] for one in sections]
             for at in range(width)
         ]
-        if name in RECORDS and _is_ours(name, sections):
-            for (_, into), rows in zip(holding, _read(name, sections, data), strict=True):
-                into[name] = rows
+        record = record_of(name, sections[0].stride)
+        if record is not None and all((one.stride, width) == (record.size, len(record.fields)) for one in sections):
+            for (_, into), rows in zip(holding, _read(record, sections, data), strict=True):
+                into[name] = widened(name, rows)
     return found
 
 
-def _is_ours(name: str, sections: Sequence[Section]) -> bool:
-    dtype = dtype_of(RECORDS[name])
-    return all(one.stride == dtype.itemsize and len(one.columns) == len(dtype.names or ()) for one in sections)
-
-
-def _read(name: str, sections: Sequence[Section], data: Sequence[Sequence[bytes]]) -> list[Rows]:
-    lengths = [one.rows for one in sections]
-    table = _Table(name, np.zeros(sum(lengths), dtype_of(RECORDS[name])), lengths)
+def _read(record: Record, sections: Sequence[Section], data: Sequence[Sequence[bytes]]) -> list[Rows]:
+    name, lengths = record.name, [one.rows for one in sections]
+    table = _Table(name, np.zeros(sum(lengths), dtype_of(record)), lengths)
     for at, field in enumerate(table.fields()):
         for rank, section in enumerate(sections):
             way = section.ways[at]

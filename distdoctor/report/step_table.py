@@ -80,4 +80,5 @@ def _slowest(times: Sequence[StepTimes]) -> tuple[str, ...]:
         return ()
     waits = [one.rank for one in times if one.waiting > 0.1 * one.step and one is not most]
     who = f"; ranks {compress(waits)} wait" if len(waits) > 1 else f"; rank {waits[0]} waits" if waits else ""
-    return (f"  rank {most.rank} needs {milliseconds(most.own - middle.own)} more of each step, most in {phase}{who}",)
+    where = "outside of these phases" if phase == "other" else f"in {phase}"
+    return (f"  rank {most.rank} needs {milliseconds(most.own - middle.own)} more of each step, most {where}{who}",)

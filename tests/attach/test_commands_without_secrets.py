@@ -29,8 +29,8 @@ def test_a_job_that_is_looked_at_from_outside_has_no_secrets_in_its_command_line
     assert recording.job.argv == ("/usr/bin/python3", *TOLD.split())
 
 
-def test_the_command_of_who_holds_a_lock_has_no_secrets() -> None:
-    holds = "import sys; print(flush=True); sys.stdin.read()"
+def test_the_command_of_who_holds_a_lock_has_no_secrets_and_is_one_line() -> None:
+    holds = "\nimport sys\nprint(flush=True)\nsys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", holds, *ARGUMENTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -40,3 +40,4 @@ def test_the_command_of_who_holds_a_lock_has_no_secrets() -> None:
         holder.communicate()
 
     assert command.endswith(TOLD)
+    assert "\n" not in command

@@ -22,10 +22,12 @@ def test_the_help_of_every_command_has_its_options_in_a_box(say: Callable[..., A
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_has_an_example(say: Callable[..., Any], command: str) -> None:
+def test_the_help_of_every_command_has_an_example_and_none_twice(say: Callable[..., Any], command: str) -> None:
     lines = say(command, "--help").out.splitlines()
 
-    assert [line for line in lines if f"distdoctor {command}" in line and "Usage:" not in line]
+    examples = [line.strip() for line in lines if f"distdoctor {command}" in line and "Usage:" not in line]
+    assert examples
+    assert len(examples) == len({*examples})
 
 
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])

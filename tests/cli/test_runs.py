@@ -40,6 +40,23 @@ def test_two_runs_part_where_one_has_a_nan(say: Say, tmp_path_factory: pytest.Te
 
 
 @pytest.mark.job
+def test_a_limit_on_what_was_not_recorded_is_not_kept(
+    say: Say, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    healthy, failed = run_folder("healthy", tmp_path_factory), tmp_path / "failed"
+    failed.mkdir()
+    (failed / JOB_FILE).write_text(job_to_json(Job(world_size=2, exit_code=1)))
+
+    text, as_json = (
+        say("diff", healthy, failed, "--slower-by", 50, *more) for more in ((), ("--output-format", "json"))
+    )
+
+    assert (text.code, as_json.code) == (5, 5)
+    assert "step time could not be compared, so the limit was not checked" in text.err
+    assert json.loads(as_json.out)["unknown"] == ["step time"]
+
+
+@pytest.mark.job
 def test_runs_are_listed_with_their_verdict_and_pruned(
     say: Say, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -360,6 +360,16 @@ def test_evidence_is_shown_without_the_brackets_of_python() -> None:
     assert '<td class="long">0-998</td>' in page
 
 
+def test_findings_that_show_one_line_are_landmarks_of_different_names() -> None:
+    diagnosis = sick("DD116")
+    found = [replace(diagnosis.findings[0], code=code) for code in ("DD116", "DD123")]
+
+    labels = re.findall(r'role="region" aria-label="([^"]*)"', html.render(replace(diagnosis, findings=tuple(found))))
+
+    assert len([label for label in labels if "source at" in label]) == 2
+    assert len(labels) == len({*labels})
+
+
 def test_ranks_that_drew_the_same_are_one_strip_and_no_name_runs_into_what_is_drawn() -> None:
     orders = {rank: list(range(32)) if rank != 5 else list(range(16, 32)) * 2 for rank in range(64)}
     picture = coverage(sampled_job(64, 32).train(orders=orders, sampler="OwnSampler").recording())

@@ -15,11 +15,11 @@ _TRAINING = ("backward", "manual_backward", "zero_grad")
 
 @dataclass(frozen=True)
 class Polled:
-    """A loop goes on `until` something, in words; `line` is where that is asked. `text` is what is asked, as it is written."""
+    """A loop goes on because of what `goes_on` says; `line` is where that is asked. `text` is what is asked, as it is written."""
 
     line: int
     text: str
-    until: str
+    goes_on: str
 
 
 def polled_at(sources: Mapping[str, str], site: SourceLine) -> Polled | None:
@@ -33,7 +33,7 @@ def polled_at(sources: Mapping[str, str], site: SourceLine) -> Polled | None:
         return None
     if not isinstance(loop.test, ast.Constant):
         text = _text(loop.test)
-        return Polled(lineno(loop.test), text, f"`{text}` no longer holds")
+        return Polled(lineno(loop.test), text, f"`{text}` still holds")
     handler = next(
         (node for node in inside[::-1] if isinstance(node, ast.ExceptHandler) and node.lineno > loop.lineno), None
     )
@@ -41,7 +41,9 @@ def polled_at(sources: Mapping[str, str], site: SourceLine) -> Polled | None:
         return _tried(file, handler)
     leaving = (one for one in loop.body if isinstance(one, ast.If) and _leaves(one.body))
     asked = next(leaving, None)
-    return Polled(asked.lineno, _text(asked.test), f"`{_text(asked.test)}` holds") if asked is not None else None
+    return (
+        Polled(asked.lineno, _text(asked.test), f"`{_text(asked.test)}` does not hold") if asked is not None else None
+    )
 
 
 def _tried(file: SourceFile, handler: ast.ExceptHandler) -> Polled | None:
@@ -54,7 +56,7 @@ def _tried(file: SourceFile, handler: ast.ExceptHandler) -> Polled | None:
         calls[:1] + [one for one in ast.walk(calls[0]) if isinstance(one, ast.Call)], key=lambda one: one.col_offset
     )
     kind = ast.unparse(handler.type) if handler.type is not None else "an exception"
-    return Polled(lineno(inner), _text(inner), f"`{_text(inner)}` raises {kind} no more")
+    return Polled(lineno(inner), _text(inner), f"`{_text(inner)}` still raises {kind}")
 
 
 def _trains(loop: ast.While) -> bool:

@@ -59,14 +59,12 @@ class _OfAllRanks:
 
 def _medians(times: RankTimes) -> StepTimes:
     wall, data, backward = times.walls, times.of("data_ns"), times.of("backward_ns")
-    last_pass = times.of("backward_ended_ns") - times.of("forward_ended_ns")
     has_backward = times.of("backwards") > 0
     last_bucket = times.last_bucket
     tail = np.where(last_bucket > 0, times.of("backward_ended_ns") - last_bucket, 0.0) + times.of("earlier_tails_ns")
-    before = times.of("forward_ended_ns") - times.began - data - times.blocked - (backward - last_pass)
     parts = {
         "data": data,
-        "forward": np.where(has_backward, np.maximum(before, 0.0), np.nan),
+        "forward": np.where(has_backward, np.maximum(times.forward, 0.0), np.nan),
         "backward": np.maximum(backward - tail, 0.0),
         "waiting": times.idle + tail,
         "optimizer": times.of("optimizer_ns"),

@@ -136,22 +136,31 @@ class RankTimes:
         return self.steps <= oldest
 
     @cached_property
-    def blocked(self) -> Floats:
-        """[steps] nanoseconds in calls that blocked, between the step before and the last backward pass."""
-        return self._blocked_until(self.of("forward_ended_ns"))
+    def forward_began(self) -> Floats:
+        """[steps] when the forward may have begun, had the data been there: nothing was computed yet."""
+        return np.maximum(self.began, self.of("forward_began_ns"))
+
+    @cached_property
+    def forward(self) -> Floats:
+        """[steps] nanoseconds in forward passes: what no other part has of the time up to the last backward pass."""
+        began, ended = self.forward_began, self.of("forward_ended_ns")
+        earlier_passes = self.of("backward_ns") - (self.of("backward_ended_ns") - ended)
+        return ended - began - self.of("data_ns") - self._blocked_between(began, ended) - earlier_passes
 
     @cached_property
     def idle(self) -> Floats:
         """[steps] nanoseconds of waiting for other ranks, as far as Python does: for handles, and in calls that block."""
-        idle: Floats = np.where(self.forgotten, np.nan, self.of("waited_ns") + self._blocked_until(self.ended))
+        idle: Floats = np.where(
+            self.forgotten, np.nan, self.of("waited_ns") + self._blocked_between(self.began, self.ended)
+        )
         return idle
 
-    def _blocked_until(self, until: Floats) -> Floats:
+    def _blocked_between(self, began: Floats, until: Floats) -> Floats:
         calls = self.log.calls
         rows = calls[((calls["flags"] & _UNBLOCKING) == 0) & (calls["returned_ns"] > 0) & (calls["thread"] == 0)]
         entered = rows["entered_ns"].astype(float)
         total = np.concatenate([[0.0], np.cumsum(rows["returned_ns"].astype(float) - entered)])
-        first, last = np.searchsorted(entered, self.began), np.searchsorted(entered, until)
+        first, last = np.searchsorted(entered, began), np.searchsorted(entered, until)
         found: Floats = np.maximum(0.0, total[np.maximum(first, last)] - total[first])
         return found
 
@@ -163,10 +172,11 @@ class RankTimes:
         data, single = self.of("data_ns"), (self.of("backwards") == 1) & ~self.forgotten
         last_bucket = self.last_bucket
         tail = np.where(last_bucket > 0, self.of("backward_ended_ns") - last_bucket, 0.0)
-        before = self.of("forward_ended_ns") - self.began - data - self.blocked
+        between = self.forward_began - self.began - self._blocked_between(self.began, self.forward_began)
         return {
+            "is between optimizer.step and the next forward": np.where(single, between, np.nan),
             "waits for its data": data,
-            "computes before backward": np.where(single, before, np.nan),
+            "computes before backward": np.where(single, self.forward, np.nan),
             "computes in backward": np.where(single, self.of("backward_ns") - tail, np.nan),
             "is in backward after its last bucket": np.where(single, tail, np.nan),
             "is in optimizer.step": self.of("optimizer_ns"),

@@ -83,6 +83,7 @@ class WrapperWatch:
 
         @self.context.guarded
         def counted(wrapper: Any, *given: Any) -> None:
+            rank.on_idle()
             self._count(wrapper, bool(wrapper.require_backward_grad_sync))
             rank.forwarded += largest_in(given, 3)
             self.inputs.given(*given)

@@ -84,6 +84,7 @@ class Zeroing:
         self._zeroed()
 
     def _zeroed(self) -> None:
+        self.context.rank.on_idle()
         if self._last != self.context.backwards and self._noted < MOST_NOTED:
             self._site = sites.user_site()
         self._last = self.context.backwards

@@ -21,6 +21,7 @@ from distdoctor.probe.elements import largest_in
 from distdoctor.probe.writer import Ring
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_recorded = torch._C._autograd._get_sequence_nr  # how many operations autograd has recorded so far, on this thread
 
 
 class StepTimer:
@@ -37,9 +38,11 @@ class StepTimer:
         "earlier_tails",
         "elements",
         "ended",
+        "forward_began",
         "forward_ended",
         "optimizer",
         "rank",
+        "recorded",
         "ring",
         "stepping",
         "tail",
@@ -53,11 +56,12 @@ class StepTimer:
         self.done_before = 0  # of `backward`, what was over by then
         self.waited = 0  # of rank.waited_ns, what belongs to steps before
         self.collected = 0  # of rank.collected_ns, likewise
+        self.recorded = 0  # by autograd when the step before was over
         self._reset()
 
     def _reset(self) -> None:
         self.data = self.batches = self.elements = self.backward = self.backwards = self.optimizer = 0
-        self.forward_ended = self.ended = self.tail = self.earlier_tails = 0
+        self.forward_began = self.forward_ended = self.ended = self.tail = self.earlier_tails = 0
 
     def install(self) -> None:
         """Lay the wrappers around `next` of DataLoaders and around `backward`."""
@@ -72,6 +76,7 @@ class StepTimer:
             given=self._callback(self._given),
         )
         wrappers.listen(torch.autograd, "backward", before=begins, after=ends)
+        self.rank.on_idle = self._callback(lambda: self._idle(monotonic_ns()))
 
     def watch_optimizers(self) -> None:
         """Note when an optimizer begins to step. Called last of all streams: what theirs do there is not the optimizer's time."""
@@ -106,12 +111,19 @@ class StepTimer:
             waited_ns=self.rank.waited_ns - self.waited,
             earlier_tails_ns=self.earlier_tails,
             collected_ns=self.rank.collected_ns - self.collected,
+            forward_began_ns=self.forward_began,
             elements=self.rank.forwarded or self.elements,
             batches=self.batches,
             backwards=self.backwards,
         )
         self.waited, self.collected, self.rank.forwarded = self.rank.waited_ns, self.rank.collected_ns, 0
         self._reset()
+        self.recorded = _recorded()
+
+    def _idle(self, at_ns: int) -> None:
+        """What the step has spent until now is none of its forward, if autograd has recorded nothing of one."""
+        if _recorded() == self.recorded:
+            self.forward_began = at_ns - self.data
 
     def _given(self, batch: Any) -> None:
         """A DataLoader gave this batch."""
@@ -123,7 +135,8 @@ class StepTimer:
         gradients_on, inside = torch.is_grad_enabled, torch._C._current_graph_task_id
 
         def batch_asked_for(iterator: Any) -> None:
-            self.began = monotonic_ns()
+            self.began = began = monotonic_ns()
+            self._idle(began)
 
         def batch_is_there() -> None:
             if gradients_on():

@@ -171,6 +171,8 @@ TIME = Record(
         ("waited_ns", "q"),  # in `wait` of handles, outside of calls that block by themselves
         ("earlier_tails_ns", "q"),  # of passes before the last: what followed their last call from C++, summed
         ("collected_ns", "q"),  # in Python's garbage collection
+        # The last moment at which nothing of the forward was computed yet, less the data that had come before; 0: not known.
+        ("forward_began_ns", "q"),
         (
             "elements",
             "Q",
@@ -679,12 +681,23 @@ MORE_RINGS: dict[str, tuple[tuple[Record, int], ...]] = {
     "memory": ((MEMORY, 512), (HOLDER, 256), (SAVED, 192), (PEAK, 128), (DOING, 1)),
 }
 RECORDS = {record.name: record for rings in (RINGS, *MORE_RINGS.values()) for record, _ in rings}
+_ADDED = {"times": "forward_began_ns"}  # fields that records of earlier traces do not have: they read as 0
 TEXT_BYTES = 384 * 1024
 TEXTS = "texts"
 TEXT_HEAD = struct.Struct("<I")  # length of the UTF-8 text that follows; text ids count from 1, 0 is ""
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: multiplication by it is a bijection modulo 2^64
+
+
+@lru_cache(maxsize=64)
+def record_of(name: str, stride: int) -> Record | None:
+    """The record `name` as whoever wrote `stride` bytes of each knew it, without what was added later. None: there is none."""
+    record = RECORDS.get(name)
+    if record is None or record.size == stride:
+        return record
+    earlier = Record(name, [field for field in record.fields if field[0] != _ADDED.get(name)])
+    return earlier if earlier.size == stride else None
 
 
 def digest_of(text: str) -> int:

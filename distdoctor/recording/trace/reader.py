@@ -107,11 +107,13 @@ def parse_trace(data: bytes, source: str, *, only: frozenset[str] | None = None)
     rows: dict[str, Rows] = {}
     lost: dict[str, int] = {}
     texts: tuple[str, ...] = ("",)
-    for name, offset, _, capacity, written in sections:
+    for name, offset, stride, capacity, written in sections:
         if name == TEXTS:
             texts = _texts(data, offset, min(written, capacity))
         elif name in records and (only is None or name in only):
-            rows[name], lost[name] = _ring(data, records[name], offset, capacity, source)
+            record = layout.record_of(name, stride) or records[name]
+            ring, lost[name] = _ring(data, record, offset, capacity, source)
+            rows[name] = widened(name, ring)
     return TraceReader(head, rows, lost, texts)
 
 
@@ -154,8 +156,7 @@ def _sections(data: bytes, source: str) -> list[tuple[str, int, int, int, int]]:
         name = raw.rstrip(b"\0").decode("ascii", "replace")
         if offset < HEADER_BYTES or offset + stride * capacity > len(data):
             raise _torn(source, "is torn: a section lies outside the file")
-        record = layout.RECORDS.get(name)
-        if not capacity or (record is not None and stride != record.size) or (record is None and name != TEXTS):
+        if not capacity or (name != TEXTS and layout.record_of(name, stride) is None):
             raise _torn(source, f"is damaged: its section {name[:24]!r} is none that distdoctor writes")
         found.append((name, offset, stride, capacity, written))
     absent = {record.name for record, _ in layout.RINGS} | {TEXTS}
@@ -181,6 +182,17 @@ def _ring(data: bytes, record: Record, offset: int, capacity: int, source: str) 
     if begun > MOST_THREADS or last - first + 1 - len(whole) > MOST_THREADS:
         raise _torn(source, f"is damaged: {begun} of its {capacity} {record.name} are no records")
     return whole, first - 1
+
+
+def widened(name: str, rows: Rows) -> Rows:
+    """The rows with all fields that the record has by now; 0 in those that whoever wrote them did not know."""
+    dtype = dtype_of(layout.RECORDS[name])
+    if rows.dtype == dtype:
+        return rows
+    wide = np.zeros(len(rows), dtype)
+    for field in rows.dtype.names or ():
+        wide[field] = rows[field]
+    return wide
 
 
 def _texts(data: bytes, offset: int, used: int) -> tuple[str, ...]:

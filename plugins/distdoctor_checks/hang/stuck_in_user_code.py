@@ -649,8 +649,8 @@ def _change(standing: RankActivity, standstill: Stall) -> str:
     polled = polled_at(standstill.recording.sources, standing.site) if "sleep(" in line or ".wait(" in line else None
     if polled is not None:
         return (
-            f"find out why it is not so that {polled.until} ({path}:{polled.line}): whoever has to see to it does so also when "
-            "it fails (try/finally), and the loop ends after a while with an error that says what it waited for"
+            f"find out why {polled.goes_on} ({path}:{polled.line}): whoever has to change that does so also when it fails "
+            "(try/finally), and the loop ends after a while with an error that says what it waited for"
         )
     if "sleep(" in line:
         return f"remove the sleep at {where}, or sleep on every rank"

@@ -41,18 +41,18 @@ PLAIN = """\
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "asked", "until"),
+    ("source", "line", "asked", "goes_on"),
     [
-        (LOCK, 7, 4, "`os.open(path, os.O_EXCL)` raises FileExistsError no more"),
-        (FILE, 3, 2, "`not path.exists()` no longer holds"),
-        (BREAKS, 4, 2, "`done.is_set()` holds"),
+        (LOCK, 7, 4, "`os.open(path, os.O_EXCL)` still raises FileExistsError"),
+        (FILE, 3, 2, "`not path.exists()` still holds"),
+        (BREAKS, 4, 2, "`done.is_set()` does not hold"),
     ],
 )
-def test_the_condition_of_the_loop_is_named(source: str, line: int, asked: int, until: str) -> None:
+def test_the_condition_of_the_loop_is_named(source: str, line: int, asked: int, goes_on: str) -> None:
     polled = polled_at({"train.py": dedent(source)}, SourceLine("train.py", line, "f"))
 
     assert polled is not None
-    assert (polled.line, polled.until) == (asked, until)
+    assert (polled.line, polled.goes_on) == (asked, goes_on)
 
 
 def test_a_pause_in_a_loop_that_trains_waits_for_nothing() -> None:

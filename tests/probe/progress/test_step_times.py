@@ -12,6 +12,7 @@ from jobs import run_ranks, values
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from distdoctor.diagnosis.speed.step_times import step_times
 from distdoctor.recording.trace.run_folder import read_run
 
 pytestmark = pytest.mark.job
@@ -73,6 +74,29 @@ def train_with_closure(rank: int, world_size: int) -> None:
         optimizer.step(closure)
 
 
+def train_between(rank: int, world_size: int, how: str) -> None:
+    """10 ms in the forward, and 20 ms between a step and the next forward."""
+    model = nn.Linear(4, 1)
+    if how == "wrapped":
+        model = nn.parallel.DistributedDataParallel(model)  # type: ignore[assignment]
+    optimizer, batches, total = torch.optim.SGD(model.parameters(), lr=0.01), iter(DataLoader(torch.ones(64, 4))), 0.0
+    following = next(batches)
+    for _ in range(8):
+        inputs = following if how == "fetched ahead" else next(batches) if how == "loader" else torch.ones(2, 4)
+        if how not in ("loader", "wrapped"):
+            optimizer.zero_grad()
+        loss = model(inputs).sum()
+        time.sleep(0.01)
+        if how == "fetched ahead":
+            following = next(batches)
+        if how in ("loader", "wrapped"):
+            optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.02)
+        total += loss.item()
+
+
 def times(folder: Path) -> Any:
     recording = read_run(folder)
     assert not recording.troubles
@@ -91,6 +115,16 @@ def test_two_micro_steps_are_added_up_and_an_evaluation_is_not(tmp_path: Path) -
         assert 5 * MILLISECOND <= row["optimizer_ns"] < 100 * MILLISECOND
         assert row["forward_ended_ns"] < row["backward_ended_ns"] < row["at_ns"]
         assert row["waited_ns"] == row["earlier_tails_ns"] == 0
+
+
+@pytest.mark.parametrize("how", ["loader", "wrapped", "by hand", "fetched ahead"])
+def test_what_follows_a_step_is_not_the_next_ones_forward(how: str, tmp_path: Path) -> None:
+    values(run_ranks(train_between, 1, how, folder=str(tmp_path)))
+
+    (found,) = step_times(read_run(tmp_path))
+
+    assert 10 * MILLISECOND <= found.forward < 18 * MILLISECOND
+    assert 20 * MILLISECOND <= found.other < 30 * MILLISECOND
 
 
 def test_what_a_closure_computes_is_not_the_optimizers_time(tmp_path: Path) -> None:

@@ -39,9 +39,56 @@ def obstacle_of(standing: RankActivity, stacks: Stacks, sources: Mapping[str, st
         return None
     if is_at_prompt(process):
         return _at_prompt(standing.site, sources)
+    if process.waits_for is not None and "input(" in standing.line and process.waits_for.call == "read":
+        return None  # a prompt, whatever stands behind it
     if process.waits_for is not None:
         return file_obstacle(process, standing.site, stacks)
-    return _in_lock(process, sources) or _in_store(standing.site, sources)
+    return (
+        _in_lock(process, sources)
+        or _in_store(standing.site, sources)
+        or _in_threading(process, standing.site, sources)
+    )
+
+
+# What a function of the standard library that the user's line calls waits for: (end of its file, its name, how many frames of
+# that name lie on one another) -> what does not happen, and who has to see to it. Event.wait goes through Condition.wait.
+_UNANSWERED = {
+    ("/queue.py", "get", 1): ("nothing is put into {}", "whoever fills it"),
+    ("/queue.py", "put", 1): ("{} is full, and nothing is taken out of it", "whoever empties it"),
+    ("/queue.py", "join", 1): ("not all that was put into {} is marked by task_done()", "whoever empties it"),
+    ("/threading.py", "wait", 1): ("nobody notifies {}", "whoever is to notify it"),
+    ("/threading.py", "wait", 2): ("nobody sets {}", "whoever is to set it"),
+    ("/concurrent/futures/_base.py", "result", 1): ("{} does not come to an end", "what it runs"),
+}
+
+
+def _in_threading(process: ProcessStacks, site: SourceLine, sources: Mapping[str, str]) -> Obstacle | None:
+    """What other threads of the process, or its own program, owe a call of the standard library."""
+    main = process.main.in_python if process.main is not None else None
+    at = next((at for at, frame in enumerate(main.frames if main else ()) if frame.is_users), 0)
+    if main is None or not at or (main.frames[at].path, main.frames[at].line) != (site.path, site.line):
+        return None
+    called = main.frames[at - 1]
+    alike = [frame for frame in main.frames[:at] if (frame.path, frame.function) == (called.path, called.function)]
+    owed = next(
+        (
+            one
+            for (path, *rest), one in _UNANSWERED.items()
+            if called.path.endswith(path) and rest == [called.function, len(alike)]
+        ),
+        None,
+    )
+    if owed is None:
+        return None
+    file = source_file(sources, site.path)
+    calls = (node.func for node in file.nodes(ast.Call) if node.lineno == site.line) if file is not None else ()
+    name = next((dotted(f.value) for f in calls if isinstance(f, ast.Attribute) and f.attr == called.function), "")
+    return Obstacle(
+        owed[0].format(f"`{name}`" if name else "it"),
+        f"find out why {owed[1]} does not (an exception in its thread, a branch that leaves early), and give the wait at "
+        f"{_short(site)} a timeout",
+        {"waits in": f"{called.function} of {called.path.rpartition('/')[2]}"},
+    )
 
 
 def _in_store(site: SourceLine, sources: Mapping[str, str]) -> Obstacle | None:

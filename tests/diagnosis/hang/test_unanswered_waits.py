@@ -1,0 +1,75 @@
+"""A rank that waits for its own threads, by a queue, an event or a future, is told what does not happen; it holds no lock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sick import PLUGINS
+
+from distdoctor.diagnosis.examination import examine
+from distdoctor.diagnosis.finding import Finding
+from distdoctor.recording.stacks import FileWait
+from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
+
+HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
+LIBRARY = "/usr/lib/python3.11"
+
+
+def told(line: str, *inside: str, reads: bool = False) -> Finding:
+    """What is said of a rank that stands in this line; `inside` are the frames of the library, the innermost first."""
+    standing = rank(1, *(frame(f"{LIBRARY}/{words}") for words in inside), frame("train.py:2 save"))
+    if reads:
+        assert standing.process is not None
+        standing = replace(standing, process=replace(standing.process, waits_for=FileWait("read", "pipe:[7]", "FIFO")))
+    job = looked_at(in_collective(0), standing, sources={"train.py": f"def save():\n    {line}\n"})
+    (finding,) = examine(job, HANGS, PLUGINS.remedies, live=True).findings
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("line", "inside", "words", "who"),
+    [
+        (
+            "return box.get()",
+            ["threading.py:327 wait", "queue.py:171 get"],
+            "nothing is put into `box`",
+            "whoever fills it",
+        ),
+        (
+            "box.put(1)",
+            ["threading.py:327 wait", "queue.py:140 put"],
+            "`box` is full, and nothing is taken",
+            "empties it",
+        ),
+        (
+            "self.saved.wait()",
+            ["threading.py:327 wait", "threading.py:629 wait"],
+            "nobody sets `self.saved`",
+            "to set it",
+        ),
+        ("ready.wait()", ["threading.py:327 wait"], "nobody notifies `ready`", "to notify it"),
+        (
+            "write.result()",
+            ["threading.py:327 wait", "concurrent/futures/_base.py:451 result"],
+            "`write` does not come to an end",
+            "what it runs",
+        ),
+    ],
+)
+def test_what_a_wait_in_the_library_is_for_is_named(line: str, inside: list[str], words: str, who: str) -> None:
+    finding = told(line, *inside)
+
+    assert words in finding.title
+    assert f"{who} does not" in finding.prescriptions[0].change
+    assert "lock" not in finding.prescriptions[0].change
+
+
+def test_a_prompt_is_taken_away_also_where_the_input_is_a_pipe() -> None:
+    assert told('input("really? ")', reads=True).prescriptions[0].change.startswith("remove the prompt at train.py:2")
+
+
+def test_a_loop_that_waits_says_what_still_holds() -> None:
+    finding = told("while os.path.exists(lock): time.sleep(0.1)")
+
+    assert finding.prescriptions[0].change.startswith("find out why `os.path.exists(lock)` still holds (train.py:2)")
