@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from sick import PLUGINS
 
 from distdoctor.diagnosis.data.resumption import compare
+from distdoctor.diagnosis.examination import examine
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.resumption import Resumption, read_resumption
+from distdoctor.testing import recording
 from distdoctor.testing.samples import sampled_job, share
 from distdoctor.testing.states import snapshot
 
@@ -191,6 +194,21 @@ def test_a_job_whose_order_is_another_in_every_run_is_not_judged(killed: bool) -
 
     assert found.trouble.startswith("the interrupted job drew other samples than the uninterrupted one")
     assert (found.repeated, found.lost) == (0, 0)
+
+
+def test_a_job_without_a_loader_can_be_healthy_when_it_resumes() -> None:
+    """Its state was compared, and there are no data to compare."""
+    resumption = Resumption(trouble="no DataLoader was iterated")
+    bare = replace(recording(ranks=2).step().step().finished(), resumption=resumption)
+    read = replace(sampled_job(ranks=2, length=100).train().recording(), resumption=resumption)
+
+    bare_reason, reason = (
+        next(one for one in examine(job, [PLUGINS.checks["DD704"]]).not_examined if one.code == "DD704")
+        for job in (bare, read)
+    )
+
+    assert (bare_reason.applies, reason.applies) == (False, True)
+    assert bare_reason.reason == "the data of the resumed job were not compared: no DataLoader was iterated"
 
 
 def test_without_training_there_is_a_reason() -> None:
