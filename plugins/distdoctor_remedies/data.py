@@ -37,7 +37,7 @@ outputs, targets = torch.cat(outputs)[:real], torch.cat(targets)[:real]""",
     ),
     Remedy(
         slug="sum-then-divide",
-        what="all_reduce the sum and the count of what was evaluated, and divide once.",
+        what="Add up the sum and the count of what was evaluated over all ranks with all_reduce, and divide once.",
         how="""both = torch.tensor([right, count], dtype=torch.float64)
 dist.all_reduce(both)
 score = (both[0] / both[1]).item()""",

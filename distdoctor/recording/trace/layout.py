@@ -673,7 +673,7 @@ RINGS: tuple[tuple[Record, int], ...] = (
     (WORKER, 128),
     (PASS, 256),
     (BLOCK, 256),
-    (TIME, 1792),
+    (TIME, 1600),
 )
 # Sections that a trace has only where their stream is asked for.
 MORE_RINGS: dict[str, tuple[tuple[Record, int], ...]] = {

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from distdoctor.probe.context import Rank
-from distdoctor.probe.gradients.beside import LARGEST, PATIENCE, Beside, Lead
+from distdoctor.probe.gradients.beside import AMBUSHES, LARGEST, PATIENCE, Beside, Lead
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inventory import take_inventory
 from distdoctor.probe.gradients.reduced_in_place import Reductions
@@ -222,7 +222,7 @@ def test_modules_of_buffers_are_looked_at_until_they_are_gone_and_setting_a_buff
     assert gone() is None
     assert beside.lead.takes(1, step=2, updates=2)
     beside.look()
-    for _ in range(3):
+    for _ in range(AMBUSHES):
         beside.after_step()
     assert not nn.modules.module._global_forward_hooks
 
@@ -230,8 +230,6 @@ def test_modules_of_buffers_are_looked_at_until_they_are_gone_and_setting_a_buff
     tensors = {int(row["seq"]): (trace.texts[int(row["name"])], int(row["optimizer"])) for row in trace.rows["tensors"]}
     assert tensors == {1: ("Shift.mean", 0), 2: ("Shift 2.mean", 0)}
     assert [(int(row["step"]), int(row["tensor"])) for row in trace.rows["digests"]] == [(1, 1), (1, 2), (2, 2)]
-    (noted,) = [
-        decode(BesideUsed, row, trace.texts) for row in trace.rows["events"] if row["kind"] == BesideUsed.number
-    ]
-    assert noted.name == "Shift"
+    noted = [decode(BesideUsed, row, trace.texts) for row in trace.rows["events"] if row["kind"] == BesideUsed.number]
+    assert [(one.name, one.no_grad) for one in noted] == [("Shift 2", True), ("Shift", False)]
     assert (large.mean.numel(), layer.num_features) == (LARGEST + 1, 4)  # neither of which is looked at
