@@ -232,3 +232,19 @@ def actor_and_critic(rank: int, world_size: int, *, apart: bool = False, by_one:
         for optimizer in optimizers:
             optimizer.step()
     return digest_of_training(actor)
+
+
+def beside_a_lazy_layer(rank: int, world_size: int) -> str:
+    """Modules beside the trained one that have no shape yet, or no values."""
+    lazy = nn.Sequential(nn.LazyLinear(4))
+    with torch.device("meta"):
+        empty = nn.Linear(8, 8)
+    model, batches = DistributedDataParallel(Net()), Batches(rank)
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    assert lazy and empty.weight.is_meta
+    return digest_of_training(model)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import not_traced
@@ -199,6 +200,8 @@ def _written(parameters: Sequence[Tensor]) -> int:
 def _is_whole(module: nn.Module) -> bool:
     """Whether it holds parameters, not too many, and none of which this rank holds a part."""
     held = list(module.parameters())
+    if any(is_lazy(one) or one.is_meta for one in held):
+        return False
     parts = any(getattr(one, "_spec", None) is not None or hasattr(one, "_shard_param_infos") for one in held)
     return bool(held) and not parts and sum(one.numel() for one in held) <= MOST_ELEMENTS
 
@@ -219,5 +222,7 @@ def _subtrees(roots: Sequence[nn.Module]) -> Iterator[nn.Module]:
 def _shapes(module: nn.Module, places: dict[int, int]) -> tuple[tuple[tuple[str, str], ...], tuple[int, ...]]:
     """Names and shapes of all its parameters, and their places; no places where one has none."""
     held = [(name.removeprefix("module."), parameter) for name, parameter in module.named_parameters()]
+    if any(is_lazy(parameter) for _, parameter in held):  # it has no shape yet
+        return (), ()
     order = tuple(places.get(id(parameter), -1) for _, parameter in held)
     return tuple((name, str(list(p.shape))) for name, p in held), order if min(order, default=-1) >= 0 else ()

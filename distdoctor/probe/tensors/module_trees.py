@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.variables import attributes_of, locals_of
@@ -185,7 +186,7 @@ def _tensors_of(root: nn.Module, where: str) -> Iterator[tuple[str, nn.Module, T
     seen: set[int] = set()
     for path, module in root.named_modules():
         for name, tensor in getattr(module, where).items():
-            if tensor is not None and id(tensor) not in seen:
+            if tensor is not None and id(tensor) not in seen and not is_lazy(tensor):
                 seen.add(id(tensor))
                 yield plain_name(f"{path}.{name}" if path else name), module, tensor
 
