@@ -70,7 +70,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.taught_by_another, {"begins_late": True}),
     (copies.evaluated_between, {"trains_again": True}),
     (copies.frozen_layers, {}),
-    (copies.beside_a_lazy_layer, {}),
+    (copies.beside_odd_modules, {}),
     (copies.actor_and_critic, {}),
     (copies.one_of_two, {}),
     (loss_scale.halved, {}),

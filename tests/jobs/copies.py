@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -234,11 +234,19 @@ def actor_and_critic(rank: int, world_size: int, *, apart: bool = False, by_one:
     return digest_of_training(actor)
 
 
-def beside_a_lazy_layer(rank: int, world_size: int) -> str:
-    """Modules beside the trained one that have no shape yet, or no values."""
-    lazy = nn.Sequential(nn.LazyLinear(4))
+class Holding(nn.Module):
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.value = nn.Parameter(value, requires_grad=False)
+
+
+def beside_odd_modules(rank: int, world_size: int) -> str:
+    """Modules beside the trained one that have no shape yet, no values, or other forms of tensors."""
+    odd: list[nn.Module] = [nn.Sequential(nn.LazyLinear(4))]
     with torch.device("meta"):
-        empty = nn.Linear(8, 8)
+        odd.append(nn.Linear(8, 8))
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    odd += [Holding(torch.eye(8).to_sparse()), Holding(nested), Holding(torch.ones(2, dtype=torch.complex64))]
     model, batches = DistributedDataParallel(Net()), Batches(rank)
     optimizer = adam(model)
     for _ in range(STEPS):
@@ -246,6 +254,5 @@ def beside_a_lazy_layer(rank: int, world_size: int) -> str:
         optimizer.zero_grad()
         cross_entropy(model(inputs), targets).backward()
         optimizer.step()
-    assert empty.weight.is_meta
-    assert lazy
+    assert len(odd) == 5
     return digest_of_training(model)

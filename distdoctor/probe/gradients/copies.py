@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -21,6 +22,7 @@ from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import not_traced
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inventory import Inventory
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.digests import Digests, Reading, finished_all, kinds_of
 from distdoctor.recording.trace.events import Copied, CopyUsed
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag, extend
@@ -200,8 +202,6 @@ def _written(parameters: Sequence[Tensor]) -> int:
 def _is_whole(module: nn.Module) -> bool:
     """Whether it holds parameters, not too many, and none of which this rank holds a part."""
     held = list(module.parameters())
-    if any(is_lazy(one) or one.is_meta for one in held):
-        return False
     parts = any(getattr(one, "_spec", None) is not None or hasattr(one, "_shard_param_infos") for one in held)
     return bool(held) and not parts and sum(one.numel() for one in held) <= MOST_ELEMENTS
 
@@ -213,16 +213,29 @@ def compiles() -> bool:
 
 
 def _subtrees(roots: Sequence[nn.Module]) -> Iterator[nn.Module]:
-    """The roots, and what stands right below them: agents and learners hold the network and its copy side by side."""
+    """The roots, and what stands right below them: agents and learners hold the network and its copy side by side. Only those
+    whose parameters are such as can be compared."""
     for root in roots:
-        yield root
-        yield from (child for child in root._modules.values() if child is not None and len(roots) < 64)
+        below = (child for child in root._modules.values() if child is not None and len(roots) < 64)
+        yield from (module for module in (root, *below) if _is_readable(module))
+
+
+def _is_readable(module: nn.Module) -> bool:
+    """Whether all its parameters are ordinary tensors: with a shape, with values, side by side in memory."""
+    try:
+        held = list(module.parameters())
+        odd = (
+            is_lazy(one) or one.is_meta or one.is_nested or one.is_quantized or one.layout is not torch.strided
+            for one in held
+        )
+        return not any(odd)
+    except Exception as error:  # a method of the user's
+        hand_on(error)
+        return False
 
 
 def _shapes(module: nn.Module, places: dict[int, int]) -> tuple[tuple[tuple[str, str], ...], tuple[int, ...]]:
     """Names and shapes of all its parameters, and their places; no places where one has none."""
     held = [(name.removeprefix("module."), parameter) for name, parameter in module.named_parameters()]
-    if any(is_lazy(parameter) for _, parameter in held):  # it has no shape yet
-        return (), ()
     order = tuple(places.get(id(parameter), -1) for _, parameter in held)
     return tuple((name, str(list(p.shape))) for name, p in held), order if min(order, default=-1) >= 0 else ()
