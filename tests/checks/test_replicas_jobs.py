@@ -85,8 +85,14 @@ def test_an_illness_is_named_with_step_parameter_rank_and_line(
     assert finding.confidence == (LIKELY if code == "DD214" else CERTAIN)
 
 
-def test_a_model_that_was_never_wrapped_is_found_where_the_ranks_belong_together() -> None:
-    recording, _ = jobs.watched(jobs.never_wrapped)
+def test_weights_that_go_round_in_a_ring_are_no_model_that_nobody_averages() -> None:
+    recording, _ = jobs.watched(jobs.never_wrapped, hands_on="weights")
+    assert [one.code for one in found(recording)] == []
+
+
+@pytest.mark.parametrize("hands_on", ["", "keys"])
+def test_a_model_that_was_never_wrapped_is_found_where_the_ranks_belong_together(hands_on: str) -> None:
+    recording, _ = jobs.watched(jobs.never_wrapped, hands_on=hands_on)
     finding = only(recording)
     assert (finding.code, finding.ranks, finding.confidence) == ("DD206", (0, 1), LIKELY)
     assert finding.evidence["largest_collective_bytes"] == 4

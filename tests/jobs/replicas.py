@@ -175,7 +175,20 @@ def forward_through_module(rank: int, world_size: int, *, since: int = 1) -> Non
         optimizer.step()
 
 
-def never_wrapped(rank: int, world_size: int) -> None:
+def handed_round(value: Tensor, rank: int, world_size: int) -> Tensor:
+    """What the rank before holds."""
+    received = torch.empty_like(value)
+    messages = [
+        dist.P2POp(dist.isend, value, (rank + 1) % world_size),
+        dist.P2POp(dist.irecv, received, (rank - 1) % world_size),
+    ]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+    return received
+
+
+def never_wrapped(rank: int, world_size: int, *, hands_on: str = "") -> None:
+    """`hands_on`: in a ring, `keys` of what it reads, or `weights`, which are averaged with the neighbour's."""
     model, batches = Net(), Batches(rank)
     optimizer = adam(model)
     for _ in range(STEPS):
@@ -184,6 +197,10 @@ def never_wrapped(rank: int, world_size: int) -> None:
         loss = cross_entropy(model(inputs), targets)
         loss.backward()
         optimizer.step()  # nobody averages
+        if hands_on == "keys":
+            handed_round(torch.randn(64, 64), rank, world_size)
+        for parameter in model.parameters() if hands_on == "weights" else ():
+            parameter.data.lerp_(handed_round(parameter.detach().clone(), rank, world_size), 0.5)
         shown = loss.detach().clone()
         dist.all_reduce(shown)
 

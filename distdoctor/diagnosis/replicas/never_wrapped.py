@@ -8,7 +8,7 @@ start from the same weights and with the same settings, and not each of them sav
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -22,6 +22,7 @@ from distdoctor.recording.trace.events import Averaging, Saving, Wrapped
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op, PassFlag, TensorFlag
 
 _SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_BARRIER)]
+_MESSAGES = [int(op) for op in POINT_TO_POINT]
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -74,7 +75,7 @@ def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped
         t for t in gradients.ranks[ranks[0]].tensors.values() if t.optimizer == 1 and not t.flags & TensorFlag.BUFFER
     ]
     nbytes = sum(t.numel * _ITEM_BYTES.get(t.dtype, 4) for t in held)
-    largest = max(_carried(log) for log in recording.ranks.values())
+    largest = max(_carried(log, {t.shape for t in held}) for log in recording.ranks.values())
     together = _together(recording)
     if largest * 2 > nbytes or not together:
         return
@@ -93,9 +94,13 @@ def _first_looks(gradients: Gradients, rank: int) -> tuple[Update, Update] | Non
     return looks[0], looks[1]
 
 
-def _carried(log: RankTrace) -> int:
-    """Bytes of the most that the ranks exchanged in one step while training."""
+def _carried(log: RankTrace, shapes: Container[str]) -> int:
+    """Bytes of the most that the ranks exchanged in one step while training, but for messages that have no form of weights: a
+    ring hands keys and values on."""
     calls = log.calls[log.calls["step"] > 0]
+    flat = {int(text): log.text(int(text)) for text in np.unique(calls["shape"])}
+    other = [text for text, shape in flat.items() if shape.count(",") and shape not in shapes]
+    calls = calls[~(np.isin(calls["op"], _MESSAGES) & np.isin(calls["shape"], other))]
     steps, at = np.unique(calls["step"], return_inverse=True)
     return int(np.bincount(at, weights=calls["nbytes"].astype(np.float64)).max()) if len(steps) else 0
 
