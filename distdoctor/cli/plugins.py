@@ -18,16 +18,18 @@ def plugins(no_plugin: tuple[str, ...]) -> None:
     from distdoctor.cli.settings import load
 
     found = plugins.load(load({"no_plugin": no_plugin}).no_plugin)
-    offered: dict[str, Sized] = {
-        "checks": found.checks,
-        "remedies": found.remedies,
-        "strategies": found.strategies,
-        "models": found.models,
-        "data": found.data,
-        "drills": found.drills,
-        "reports": found.reports,
+    offered: dict[tuple[str, str], Sized] = {
+        ("check", "checks"): found.checks,
+        ("remedy", "remedies"): found.remedies,
+        ("strategy", "strategies"): found.strategies,
+        ("model", "models"): found.models,
+        ("data set", "data sets"): found.data,
+        ("drill", "drills"): found.drills,
+        ("report format", "report formats"): found.reports,
     }
     for plugin in found.loaded:
         state = "blocked" if plugin.blocked else plugin.trouble or "loaded"
         click.echo(f"{plugin.name:<12} {plugin.distribution} {plugin.version}  {plugin.module}  {state}")
-    click.echo(", ".join(f"{len(things)} {what}" for what, things in offered.items()))
+    click.echo(
+        ", ".join(f"{len(things)} {one if len(things) == 1 else more}" for (one, more), things in offered.items())
+    )
