@@ -69,6 +69,8 @@ class PartsLeftUnwrapped:
 def _found(gradients: Gradients, replicas: ReplicaSet, together: str) -> Iterator[LeftUnwrapped]:
     ranks = replicas.ranks
     known = [gradients.ranks[rank] for rank in ranks if rank in gradients.ranks]
+    if not known or not any(map(_is_in_none, known[0].tensors.values())):
+        return
     if len(known) < len(ranks) or any(_exchanges(own, replicas.by) for own in known):
         return
     if gradients.recording.job.running and max(len(own.log.steps) for own in known) <= LONGEST_WINDOW:
@@ -87,6 +89,12 @@ def _found(gradients: Gradients, replicas: ReplicaSet, together: str) -> Iterato
             yield LeftUnwrapped(
                 ranks, replicas.by, together, tuple(sorted(whole, key=lambda one: one.index)), inside, update
             )
+
+
+def _is_in_none(tensor: TensorInfo) -> bool:
+    """Whether it is a parameter that an optimizer holds and no wrapper does."""
+    left_alone = TensorFlag.IGNORED | TensorFlag.SHARDED | TensorFlag.BUFFER
+    return tensor.optimizer > 0 and not tensor.agree and not tensor.flags & left_alone
 
 
 def _exchanges(own: RankGradients, by: str) -> bool:

@@ -196,7 +196,7 @@ def _beside(gradients: Gradients, peers: ReplicaGroup) -> Iterator[Finding]:
                 used = any(event.name == tensor.name for event in own.events(CopyUsed))
                 values = {int(row["param"]) for _, row in own.rows_of(tensor.seq)} if used else set()
                 looks[tensor.name, tensor.owner, tensor.numel][rank] = values
-    steps = _agreeing(gradients, peers)
+    steps = _agreeing(gradients, peers) if looks else set()
     for (name, owner, _), by_rank in looks.items():
         still = all(len(values) == 1 and 0 not in values for values in by_rank.values())
         versions = {rank: next(iter(values)) for rank, values in by_rank.items()} if still else {}
