@@ -80,9 +80,7 @@ def _found(gradients: Gradients, replicas: ReplicaSet, together: str) -> Iterato
         found = courses(gradients.ranks, optimizer, ranks)
         names = frozenset(name for name, by_rank in found.items() if parts(by_rank, ranks))
         tensors = [known[0].info(name, optimizer) for name in sorted(names)]
-        whole = [
-            one for one in tensors if one is not None and not one.flags & (TensorFlag.IGNORED | TensorFlag.SHARDED)
-        ]
+        whole = [one for one in tensors if one is not None and _is_in_none(one)]
         peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), frozenset(one.name for one in whole))
         if inside and whole and not meets(gradients, peers) and not weights_are_exchanged(gradients, peers, 1):
             update = next(one for one in known[0].updates if one.optimizer == optimizer and one.step)
