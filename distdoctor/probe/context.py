@@ -55,9 +55,8 @@ class Rank:
         self.forwarded = 0  # elements that went into wrapped models since the step before
         self.collected_ns = 0  # in garbage collection so far
         self.note_exception: Callable[[BaseException], None] = lambda error: None  # for who catches what ends the rank
-        self.phase_begins: Callable[[str], None] = lambda name: (
-            None
-        )  # see `progress.phases`; for streams that see one begin
+        # See `progress.phases`; for streams that see one begin.
+        self.phase_begins: Callable[..., None] = lambda name, named=False: None
         self.phase_ends: Callable[[str], None] = lambda name: None
         self.watched: list[Any] = []  # models of which the user says that they are replicas: see `gradients.watched`
         self.on_watched: Callable[[], None] = lambda: None  # told when another one is watched; guarded

@@ -129,7 +129,7 @@ def phase_marks() -> tuple[Callable[[str], None], Callable[[str], None]]:
     """(begin, end) of a long phase of this rank by its name; both do nothing where nothing is recorded."""
     if _rank is None:
         return _nothing, _nothing
-    return _rank.phase_begins, _rank.phase_ends
+    return functools.partial(_rank.phase_begins, named=True), _rank.phase_ends
 
 
 @_asked_by_program(None)

@@ -31,16 +31,16 @@ class Phases:
         self._inside = threading.local()
         self._records: dict[str, int] = {}
 
-    def begins(self, name: str) -> None:
+    def begins(self, name: str, *, named: bool = False) -> None:
         """The phase is on from now. Another thread may save while this one waits for the other ranks: that is no phase."""
         if self.rank.here.thread:
             return
         site = self.trace.texts.id(sites.user_site())
         # The same record again and again: the events of the rank's life must not be pushed out by its checkpoints.
         if name in self._records:
-            self.trace.note_again(self._records[name], LongPhase(name), site=site)
+            self.trace.note_again(self._records[name], LongPhase(name, named=named), site=site)
         else:
-            self._records[name] = self.trace.note(LongPhase(name), site=site)
+            self._records[name] = self.trace.note(LongPhase(name, named=named), site=site)
 
     def ends(self, name: str) -> None:
         """The phase is over."""

@@ -213,6 +213,7 @@ class LongPhase(TraceEvent):
 
     phase: str = ""  # checkpoint, evaluation, compile
     ended_ns: int = 0  # 0: not yet
+    named: bool = False  # by the program itself: distdoctor.phase, a callback
 
 
 # -- replicas ----------------------------------------------------------------------------------------------------------------

@@ -25,14 +25,17 @@ from distdoctor.diagnosis.hang.live.rank_activity import (
     standing_of,
     waits_for_child,
 )
+from distdoctor.diagnosis.hang.silence import SECOND, WITHOUT_RHYTHM_NS
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import UNTOLD, Link, ProcessStacks, Stacks
+from distdoctor.recording.trace.events import LongPhase
 
 MOST_WITHOUT_MESH = 3  # ranks that have no groups of their own in two directions
 LONG_SECONDS = (
     25.0  # of waiting for a rank that computes; a slow evaluation or save is over by then more often than not
 )
+IN_A_NAMED_PHASE = WITHOUT_RHYTHM_NS / SECOND  # seconds
 # Bytes that a process may read and write between two samples while it stands still: pipes and sockets that only keep alive.
 QUIET_BYTES = 64 * 1024
 OWN_CODE = (Activity.USER, Activity.CHECKPOINT)
@@ -114,7 +117,8 @@ class Stall:
 
     def is_alone_at_work(self, standing: RankActivity) -> bool:
         """Whether a rank stays in one function while the others have long been waiting: stuck or slow, nobody sees which."""
-        return standing.process is not None and self.keeps_others_waiting(standing.process)
+        long = not self._is_in_named_phase(standing.rank) or (self.waited_seconds or 0.0) >= IN_A_NAMED_PHASE
+        return long and standing.process is not None and self.keeps_others_waiting(standing.process)
 
     def keeps_others_waiting(self, process: ProcessStacks) -> bool:
         """The same of one process, a rank's own or a worker of its loader. Whoever reads or writes much is only slow."""
@@ -123,10 +127,18 @@ class Stall:
         return process.is_busy or process.bytes_moved <= QUIET_BYTES
 
     def is_stuck(self, standing: RankActivity) -> bool:
-        """Whether a rank that waits for nobody has stood still for longer than patience allows."""
+        """Whether a rank that waits for nobody has stood still for longer than patience allows: a minute in a phase that the
+        program names."""
         if standing.process is None or self.is_moving(standing):
             return False
-        return self.exceeds_patience(standing.still_seconds) or self.exceeds_patience(self.waited_seconds)
+        times: tuple[float | None, ...] = (standing.still_seconds, self.waited_seconds)
+        if self._is_in_named_phase(standing.rank):
+            times = tuple(time for time in times if time is None or time >= IN_A_NAMED_PHASE)
+        return any(map(self.exceeds_patience, times))
+
+    def _is_in_named_phase(self, rank: int) -> bool:
+        log = self.recording.ranks.get(rank)
+        return log is not None and any(one.named and not one.ended_ns for one in log.noted(LongPhase))
 
     def exceeds_patience(self, seconds: float | None) -> bool:
         """None is what a kernel says that does not tell when a thread last ran: then the samples alone decide. So it is with
