@@ -29,12 +29,14 @@ def render(diagnosis: Diagnosis, *, base: str = "") -> str:
     relative to it, as code scanning wants them."""
     everything = (*diagnosis.findings, *diagnosis.suppressed)
     rules = {finding.code: finding for finding in everything}
+    version = importlib.metadata.version("distdoctor")
     run: dict[str, Any] = {
         "tool": {
             "driver": {
                 "name": "distdoctor",
-                "version": importlib.metadata.version("distdoctor"),
-                **({"informationUri": links.home()} if links.home() else {}),
+                "version": version,
+                # Without an address the URI by which package managers know it: https://github.com/package-url/purl-spec
+                "informationUri": links.home() or f"pkg:pypi/distdoctor@{version}",
                 "rules": [_rule(finding, diagnosis) for _, finding in sorted(rules.items())],
             }
         },

@@ -60,7 +60,7 @@ def test_without_an_address_none_is_made_up() -> None:
     driver = json.loads(sarif.render(diagnosis_of("DD301")))["runs"][0]["tool"]["driver"]
 
     assert importlib.metadata.metadata("distdoctor").get_all("Project-URL") is None
-    assert "informationUri" not in driver
+    assert driver["informationUri"] == f"pkg:pypi/distdoctor@{driver['version']}"
     assert "helpUri" not in driver["rules"][0]
 
 
