@@ -74,6 +74,7 @@ class Copies:
     def __init__(self, context: GradientsContext, number: int) -> None:
         self.context, self.number = context, number
         self.found: list[Copy] = []
+        self._taken = 0  # so far
         self._searched = 0
         self._known = -1
         self._ambushes = self._loaders = 0
@@ -93,7 +94,8 @@ class Copies:
             shape, _ = _shapes(module, {})
             order = originals.get(shape)
             own = [id(parameter) for parameter in module.parameters()]
-            if order and id(module) not in known and not trained & {*own} and len(self.found) < MOST:
+            copies = sum(1 for copy in self.found if copy.order)
+            if order and id(module) not in known and not trained & {*own} and copies < MOST:
                 known |= {id(inner) for inner in module.modules()}  # the whole of it is one copy
                 self.found.append(self._take(module, order, inventory))
         for module in _subtrees(trees.roots()):
@@ -123,8 +125,9 @@ class Copies:
             owner=trace.texts.id(kind),
             optimizer=self.number,
             flags=int(TensorFlag.BUFFER | TensorFlag.COPY | (0 if order else TensorFlag.FROZEN)),
-            index=len(self.found),
+            index=self._taken,
         )
+        self._taken += 1
         made = trace.texts.id(self.context.trees.made_at(module))
         trace.note(Copied(name, kind, self.context.step), site=made)
         return Copy(module, order, seq, name)
