@@ -35,7 +35,7 @@ def only(recording: Recording) -> Finding:
 
 # job, code, ranks, step, first parameter, a word of the line that is pointed at
 ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], int, str, str]] = [
-    (jobs.different_seeds, {}, "DD201", (0, 1), 0, "body.weight", "optimizer.step()"),
+    (jobs.different_seeds, {}, "DD201", (0, 1), 0, "body.weight", "torch.manual_seed(rank)"),
     (jobs.forward_through_module, {}, "DD206", (0, 1), 1, "body.weight", "model.module(inputs)"),
     (jobs.forward_through_module, {"since": 4}, "DD206", (0, 1), 4, "body.weight", "model.module(inputs)"),
     (jobs.two_models_in_turns, {}, "DD206", (0, 1), 1, "weight", "generator.module(inputs)"),
