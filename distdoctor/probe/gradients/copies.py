@@ -22,7 +22,6 @@ from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import not_traced
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inventory import Inventory
-from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.digests import Digests, Reading, finished_all, kinds_of
 from distdoctor.recording.trace.events import Copied, CopyUsed
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag, extend
@@ -225,16 +224,10 @@ def _subtrees(roots: Sequence[nn.Module]) -> Iterator[nn.Module]:
 
 def _is_readable(module: nn.Module) -> bool:
     """Whether all its parameters are ordinary tensors: with a shape, with values, side by side in memory."""
-    try:
-        held = list(module.parameters())
-        odd = (
-            is_lazy(one) or one.is_meta or one.is_nested or one.is_quantized or one.layout is not torch.strided
-            for one in held
-        )
-        return not any(odd)
-    except Exception as error:  # a method of the user's
-        hand_on(error)
-        return False
+    return not any(
+        is_lazy(one) or one.is_meta or one.is_nested or one.is_quantized or one.layout is not torch.strided
+        for one in module.parameters()
+    )
 
 
 def _shapes(module: nn.Module, places: dict[int, int]) -> tuple[tuple[tuple[str, str], ...], tuple[int, ...]]:
