@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.given_values import all_made_of
-from distdoctor.diagnosis.source.rank_words import names_world
+from distdoctor.diagnosis.source.loss_divisions import DIVIDES
 from distdoctor.diagnosis.source.source_file import Scope, dotted, keyword, last_word
+from distdoctor.diagnosis.source.stream_shares import speaks_of_world
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
 
 _REDUCES = frozenset({"all_reduce", "reduce"})
-_DIVIDES = frozenset({"div", "div_", "divide", "true_divide"})
 _MEANS = frozenset({"mean", "average", "fmean", "nanmean"})
 
 
 @dataclass(frozen=True)
 class AveragedMean:
-    """`reduced`: the collective. `quotient`: the average that each rank makes, as it stands there, and its line. `around`: where
-    what goes into it is counted: the functions, each with the last line there."""
+    """`reduced`: the collective. `quotient`: the average that each rank makes, as it stands there, and its line. `around`: the
+    lines that what goes into it is made in."""
 
     reduced: SourceLine
     made: SourceLine
@@ -70,11 +70,11 @@ def _averages(program: UserProgram, scope: Scope, call: ast.Call) -> bool:
             value, by = node.target, node.value
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             value, by = node.left, node.right
-        elif isinstance(node, ast.Call) and last_word(node.func) in _DIVIDES and node.args:
+        elif isinstance(node, ast.Call) and last_word(node.func) in DIVIDES and node.args:
             value, by = node.func, node.args[0]
         else:
             continue
-        if any(dotted(one) == name for one in ast.walk(value)) and _is_world(by):
+        if any(dotted(one) == name for one in ast.walk(value)) and speaks_of_world(by):
             return True
     return False
 
@@ -92,8 +92,4 @@ def _quotient(program: UserProgram, value: ast.expr) -> ast.expr | None:
 
 def _is_counted(divisor: ast.expr) -> bool:
     names = [one for one in ast.walk(divisor) if isinstance(one, ast.Name | ast.Attribute)]
-    return bool(names) and not _is_world(divisor)
-
-
-def _is_world(node: ast.expr) -> bool:
-    return any(names_world(last_word(one)) for one in ast.walk(node))
+    return bool(names) and not speaks_of_world(divisor)

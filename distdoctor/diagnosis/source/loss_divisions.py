@@ -17,7 +17,7 @@ from distdoctor.recording.recording import SourceLine
 
 _ADDS_UP = re.compile("reduce|all_gather")  # what a broadcast hands on is nobody's sum
 MOST = 40  # expressions that are followed
-_DIVIDES = frozenset({"div", "div_", "true_divide", "divide", "divide_"})
+DIVIDES = frozenset({"div", "div_", "true_divide", "divide", "divide_"})
 _AS_IT_IS = frozenset(
     {"values", "to", "float", "double", "half", "bfloat16", "cuda", "cpu", "scale", "sum", "squeeze", "view"}
 )
@@ -94,7 +94,7 @@ def dropped_division(sources: Mapping[str, str], site: SourceLine) -> SourceLine
         node.lineno
         for node in statements
         if isinstance(node.value, ast.Call)
-        and last_word(node.value.func) in _DIVIDES
+        and last_word(node.value.func) in DIVIDES
         and not last_word(node.value.func).endswith("_")
         and not any(word.arg == "out" for word in node.value.keywords)
     ]
@@ -114,7 +114,7 @@ def _divisor(value: ast.AST) -> ast.expr | None:
         return value.value
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div):
         return value.right
-    if isinstance(value, ast.Call) and last_word(value.func) in _DIVIDES and value.args:
+    if isinstance(value, ast.Call) and last_word(value.func) in DIVIDES and value.args:
         return value.args[0] if isinstance(value.func, ast.Attribute) and len(value.args) == 1 else value.args[-1]
     return None
 
@@ -151,5 +151,5 @@ def _made_of(program: UserProgram, value: ast.AST) -> Iterator[ast.AST]:
         if isinstance(value.func, ast.Name) and value.func.id == "sum":
             yield from value.args[:1]
         yield from (one for target in targets[:2] for one in program.returned(target))
-        if not targets and last_word(value.func) in _AS_IT_IS | _DIVIDES and isinstance(value.func, ast.Attribute):
+        if not targets and last_word(value.func) in _AS_IT_IS | DIVIDES and isinstance(value.func, ast.Attribute):
             yield from (value.args[:1] if last_word(value.func) == "scale" else [value.func.value])

@@ -28,7 +28,6 @@ _FILES = frozenset({"exists", "isfile", "is_file", "isdir", "is_dir", "listdir",
 CLOCKS = frozenset({"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns", "now"})
 _MACHINE = frozenset({"gethostname", "cpu_count", "virtual_memory", "memory_allocated", "memory_reserved", "getpid",
                       "mem_get_info", "uname", "getloadavg", "disk_usage", "node", "memory_info"})  # fmt: skip
-_ENVIRONMENT = frozenset({"getenv", "environ"})
 _OF_A_MACHINE = re.compile(r"HOST|NODE|DEVICE|MACHINE|POD|RANK|WORKER|TASK|PROC")
 _OF_A_MODEL = re.compile(r"requires_grad\b.*\bparameters\(")
 _CHANCE = frozenset(
@@ -358,7 +357,7 @@ def _of_call(call: ast.Call, by_content: bool, sizes_matter: bool) -> float:
         return FILE
     if name in CLOCKS and (isinstance(function, ast.Name) or _root(function) in ("time", "datetime")):
         return CLOCK
-    if name in _ENVIRONMENT or ast.unparse(function).startswith("os.environ"):
+    if name == "getenv" or ast.unparse(function).startswith("os.environ"):
         return MACHINE if _OF_A_MACHINE.search(ast.unparse(call)) else ENVIRONMENT
     if name in _MACHINE:
         return MACHINE

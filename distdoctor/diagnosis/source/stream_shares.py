@@ -114,21 +114,21 @@ def deals(program: UserProgram, node: ast.AST) -> bool:
     name, given = last_word(node.func), (*node.args, *(word.value for word in node.keywords))
     if (name, len(node.args)) in (("islice", 4), ("range", 3)):
         return _is_share(program, node.args[-3], node.args[-1])
-    return name in _DEALERS and any(map(_speaks_of_rank, given)) and any(map(_speaks_of_world, given))
+    return name in _DEALERS and any(map(_speaks_of_rank, given)) and any(map(speaks_of_world, given))
 
 
 def _is_share(program: UserProgram, number: ast.expr | None, of: ast.expr | None) -> bool:
     """Whether a number comes from that of the rank, and another one from how many there are."""
     if number is None or of is None:
         return False
-    return any(map(_speaks_of_rank, way_back(program, number))) and any(map(_speaks_of_world, way_back(program, of)))
+    return any(map(_speaks_of_rank, way_back(program, number))) and any(map(speaks_of_world, way_back(program, of)))
 
 
 def _speaks_of_rank(node: ast.expr) -> bool:
     return any(names_some_rank(word) or word in ("get_rank", "process_index") for word in _words(node))
 
 
-def _speaks_of_world(node: ast.expr) -> bool:
+def speaks_of_world(node: ast.expr) -> bool:
     return any(map(names_world, _words(node)))
 
 

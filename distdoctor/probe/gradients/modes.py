@@ -8,9 +8,7 @@ from torch import nn
 
 from distdoctor.probe import sites
 from distdoctor.probe.gradients.context import GradientsContext
-from distdoctor.recording.trace.events import ModesSeen
-
-MOST = 64  # notes of one optimizer: a model may be switched again and again
+from distdoctor.recording.trace.events import MOST_MODES, ModesSeen
 
 
 class Modes:
@@ -19,7 +17,7 @@ class Modes:
     def __init__(self, context: GradientsContext, number: int) -> None:
         self.context, self.number = context, number
         self._last: tuple[int, int, bool] | None = None
-        self._left = MOST
+        self._left = MOST_MODES
 
     def look(self, roots: Iterable[nn.Module], step: int) -> None:
         """Count them as they are in this step."""

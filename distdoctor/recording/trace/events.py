@@ -410,6 +410,9 @@ class BesideUsed(TraceEvent):
     no_grad: bool = False  # gradients were off: perhaps nobody trains on what it gave
 
 
+MOST_MODES = 64  # notes of one optimizer: a model may be switched again and again
+
+
 @kind(72)
 class ModesSeen(TraceEvent):
     """How many layers that compute in another way while they train (dropout, batch normalisation) are in training mode, and in

@@ -18,6 +18,7 @@ Source           torch.nn.Module.eval: "This has an effect only on certain modul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from distdoctor.diagnosis.check import check
@@ -27,7 +28,7 @@ from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, Replica
 from distdoctor.diagnosis.replicas.wording import line_with
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import ModesSeen
+from distdoctor.recording.trace.events import MOST_MODES, ModesSeen
 
 FEWEST = 2  # steps that were looked at
 
@@ -39,7 +40,8 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         seen = {rank: _seen(gradients, rank, peers.optimizer) for rank in peers.ranks if rank in gradients.ranks}
         if peers.ranks in told or len(seen) < 2 or not all(seen.values()):
             continue
-        steps = _steps(gradients, peers)
+        until = min(one[-1].step if len(one) >= MOST_MODES else math.inf for one in seen.values())
+        steps = [step for step in _steps(gradients, peers) if step <= until]  # behind that nobody has noted any more
         apart = [step for step in steps if len({_at(one, step)[:2] for one in seen.values()}) > 1]
         if len(apart) >= FEWEST:
             told.add(peers.ranks)
@@ -86,10 +88,11 @@ def _at(seen: Sequence[ModesSeen], step: int) -> tuple[int, int, bool]:
 
 def _stays_in_eval_mode(seen: Sequence[ModesSeen], steps: Sequence[int]) -> int:
     """The step since which the whole model is in eval mode, when it was in training mode before; 0 where it is not."""
-    first, last = seen[0], seen[-1]
-    since = sum(1 for step in steps if step >= last.step)
-    all_off = first.training and not first.evaluating and not first.whole and last.whole and not last.training
-    return last.step if all_off and since >= FEWEST else 0
+    first, later = seen[0], seen[1:]
+    all_on = first.training and not first.evaluating and not first.whole
+    if not later or not all_on or not all(one.whole and not one.training for one in later):
+        return 0
+    return later[0].step if sum(1 for step in steps if step >= later[0].step) >= FEWEST else 0
 
 
 def _site(seen: dict[int, Sequence[ModesSeen]]) -> SourceLine:
@@ -131,8 +134,9 @@ def _apart(
             "steps_compared": len(steps),
             "first_step": steps[0],
         },
-        why="dropout, batch normalization and their like do there what they do in an evaluation, and the gradients of all ranks "
-        f"are averaged; so it was in {len(steps)} steps that were looked at",
+        why="dropout, batch normalization and their like do there what they do in an evaluation, and "
+        + ("all ranks train the same layers" if peers.by == OBSERVED else f"{named(peers.ranks)} train one model")
+        + f"; so it was in {len(steps)} steps that were looked at",
         prescriptions=(Prescription("train-again"),),
     )
 
