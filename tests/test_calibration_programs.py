@@ -36,6 +36,7 @@ def test_there_are_programs_of_all_families() -> None:
         "later_mixed",
         "lookalike_mixed",
         "mixed",
+        "modes_and_parts",
         "module_mixed",
         "more_hangs",
         "more_mixed",
