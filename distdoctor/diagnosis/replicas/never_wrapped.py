@@ -75,7 +75,8 @@ def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped
         t for t in gradients.ranks[ranks[0]].tensors.values() if t.optimizer == 1 and not t.flags & TensorFlag.BUFFER
     ]
     nbytes = sum(t.numel * _ITEM_BYTES.get(t.dtype, 4) for t in held)
-    largest = max(_carried(log, {t.shape for t in held}) for log in recording.ranks.values())
+    passed_on = _passed_on_alike(recording, {t.shape for t in held})
+    largest = max(_carried(log, passed_on) for log in recording.ranks.values())
     together = _together(recording)
     if largest * 2 > nbytes or not together:
         return
@@ -94,12 +95,24 @@ def _first_looks(gradients: Gradients, rank: int) -> tuple[Update, Update] | Non
     return looks[0], looks[1]
 
 
-def _carried(log: RankTrace, shapes: Container[str]) -> int:
-    """Bytes of the most that the ranks exchanged in one step while training, but for messages that have no form of weights: a
-    ring hands keys and values on."""
+def _passed_on_alike(recording: Recording, weights: Container[str]) -> frozenset[str]:
+    """Shapes that the ranks hand on and that no weight has, as keys and values in a ring, where every rank sends and receives in
+    the same order. In a pipeline the next stage receives what this one sends: nothing there is handed on.
+    """
+    orders, shapes = set(), set[str]()
+    for log in recording.ranks.values():
+        calls = log.calls[(log.calls["step"] > 0) & np.isin(log.calls["op"], _MESSAGES)]
+        calls = calls[calls["step"] == calls["step"][0]] if len(calls) else calls
+        sent = tuple((int(op), log.text(int(shape))) for op, shape in zip(calls["op"], calls["shape"], strict=True))
+        orders.add(sent)
+        shapes |= {shape for _, shape in sent if shape.count(",") and shape not in weights}
+    return frozenset(shapes) if len(orders) == 1 else frozenset()
+
+
+def _carried(log: RankTrace, passed_on: Container[str]) -> int:
+    """Bytes of the most that the ranks exchanged in one step while training, but for messages of these shapes."""
     calls = log.calls[log.calls["step"] > 0]
-    flat = {int(text): log.text(int(text)) for text in np.unique(calls["shape"])}
-    other = [text for text, shape in flat.items() if shape.count(",") and shape not in shapes]
+    other = [int(text) for text in np.unique(calls["shape"]) if log.text(int(text)) in passed_on]
     calls = calls[~(np.isin(calls["op"], _MESSAGES) & np.isin(calls["shape"], other))]
     steps, at = np.unique(calls["step"], return_inverse=True)
     return int(np.bincount(at, weights=calls["nbytes"].astype(np.float64)).max()) if len(steps) else 0
