@@ -57,7 +57,7 @@ def main() -> None:
         (folder / "train.py").write_text(TRAIN)
 
         def begin(words: list[str], env: dict[str, str] | None = None) -> Command:
-            running.append(Command(words, folder, {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}))
+            running.append(Command.of_words(words, folder, {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}))
             return running[-1]
 
         with made_hosts(folder, begin, asked.hosts) as lab:

@@ -33,6 +33,7 @@ from distdoctor.probe import wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.samples import stream as samples
 from distdoctor.probe.samples.bitmap_writer import BitmapWriters
+from distdoctor.probe.samples.sample_pass import PassWriter
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
@@ -181,7 +182,7 @@ def _draw(folder: str, rank: int, drawn: Any) -> dict[str, float]:
     return {"sampled_ns": spent[0], "ns": spent[1], "grown": grown, "file": size / 1e6}
 
 
-def _pass(folder: str, trace: TraceWriter, rank: int, draws: int, *, exact: bool) -> samples.Pass:
+def _pass(folder: str, trace: TraceWriter, rank: int, draws: int, *, exact: bool) -> PassWriter:
     about = {
         "dataset_length": HUNDRED_MILLION, "dataset": trace.texts.id(f"Images\0{HUNDRED_MILLION}\0a\x001\0a"), "loader": 1,
         "keep_one_in": sampled_indices.one_in(draws, samples.TRAINING_BLOCKS * BLOCK_INDICES), "num_replicas": RANKS,
@@ -191,7 +192,7 @@ def _pass(folder: str, trace: TraceWriter, rank: int, draws: int, *, exact: bool
     sets = BitmapWriters(folder, rank, 0)
     stream: Any = SimpleNamespace(trace=trace, steps=0, optimizer=0)
     new_set = (lambda seq: sets.begin(seq, HUNDRED_MILLION)) if exact else None
-    return samples.Pass(stream, None, 0, seq, PassFlag(0), about["keep_one_in"], new_set)
+    return PassWriter(stream, None, 0, seq, PassFlag(0), about["keep_one_in"], new_set)
 
 
 def _account(folder: str) -> dict[str, float]:

@@ -105,7 +105,7 @@ def lab(row: Row, *, hosts: int = 2) -> Iterator[tuple[Hosts, list[Command]]]:
         (folder / "train.py").write_text(row.body)
 
         def begin(words: list[str], env: dict[str, str] | None = None) -> Command:
-            running.append(Command(words, folder, {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}))
+            running.append(Command.of_words(words, folder, {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}))
             return running[-1]
 
         with made_hosts(folder, begin, hosts) as namespaces:

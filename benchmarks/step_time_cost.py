@@ -9,7 +9,7 @@ into a trace on disk as in a rank. The sum is what one step with one batch and o
 from __future__ import annotations
 
 import argparse
-import statistics
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def main() -> None:
         }
     for name, cost in parts.items():
         print(f"{name:24} {cost:5.2f} us")
-    print(f"{'a step':24} {statistics.fsum(parts.values()):5.2f} us")
+    print(f"{'a step':24} {math.fsum(parts.values()):5.2f} us")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def measure(hosts: int, seconds: int, *, plain: bool) -> list[float]:
         (folder / "train.py").write_text(SLEEPS)
 
         def begin(words: list[str], env: dict[str, str] | None = None) -> Command:
-            running.append(Command(words, folder, {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}))
+            running.append(Command.of_words(words, folder, {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}))
             return running[-1]
 
         with made_hosts(folder, begin, hosts) as lab:
