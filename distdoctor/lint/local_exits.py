@@ -1,4 +1,5 @@
-"""Loops that a rank leaves by a value of its own batch, while the others go on to average gradients in them.
+"""Loops that a rank leaves by a value of its own batch, while the others go on to average gradients in them, by hand or in the
+backward of a wrapper.
 
 loss = criterion(model(batch), targets)      # of this rank's batch
 loss.backward()
@@ -20,10 +21,10 @@ from distdoctor.diagnosis.source.rank_local import COLLECTIVES
 from distdoctor.diagnosis.source.reduced_gradients import reduces_gradients
 from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_word, lineno, within
 from distdoctor.lint.collectives import Issue, calls_in, issues
-from distdoctor.lint.program import ParsedFiles
+from distdoctor.lint.program import DDP, FSDP, ParsedFiles
 from distdoctor.lint.rank_conditions import conditions, on_rank
 from distdoctor.lint.rule import Sighting
-from distdoctor.lint.training import backwards, target_names
+from distdoctor.lint.training import backwards, reaches_backward, target_names
 
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OF_TORCH = frozenset({"torch", "F", "np", "numpy", "math"})
@@ -60,9 +61,10 @@ def by_own_value(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
 
 
 def _exits(scope: Scope) -> Iterator[tuple[ast.If, Loop]]:
-    """The `if`s whose body ends in `break`, each with the loop that it leaves."""
+    """The `if`s whose body ends in `break` or `return`, each with the loop that it leaves."""
     for node in ast.walk(scope.node):
-        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break) and scope.file.scope_of.get(node) is scope:
+        leaves = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break | ast.Return)
+        if isinstance(node, ast.If) and leaves and scope.file.scope_of.get(node) is scope:
             loops = scope.file.loops_around(node)
             joined = any(
                 last_word(getattr(i.context_expr, "func", None)).lower() == "join" for w in scope.withs for i in w.items
@@ -86,12 +88,21 @@ def _averages(loop: Loop, scope: Scope, program: ParsedFiles) -> Iterator[Issue]
         of_all = issue.operation == "all_reduce" and on_rank(issue.way[0][0], scope, program) is None
         if of_all and reduces_gradients({where.path: where.file.text}, where.line(call)):
             yield issue
+    ends = [end for end in backwards(scope) if within(loop, end, scope.file)]
+    for call in calls if ends else ():
+        if program.kinds(call.func, scope) in ({DDP}, {FSDP}) and reaches_backward(call, scope, ends):
+            yield Issue("the all_reduce in backward", ((ends[0], scope),))
+
+
+def _lost(end: ast.Call) -> set[str]:
+    """What goes backward."""
+    return _parts(end.func) | {name for arg in end.args for name in _parts(arg)}
 
 
 def _is_own(value: ast.expr, branch: ast.If, loop: Loop, scope: Scope) -> bool:
     """Whether a value is made of what the loss of this rank's batch is, or of the output of the model that it is made of."""
     ends = [call for call in backwards(scope) if within(loop, call, scope.file)]
-    lost = {name for call in ends for name in _parts(call.func) | {n for arg in call.args for n in _parts(arg)}}
+    lost = {name for call in ends for name in _lost(call)}
     turn = {name for one in scope.assigns if within(loop, one, scope.file) for name in _targets(one)}
     of_loss, of_value = _made_of(lost, scope) & turn, _made_of(_parts(value), scope, branch) & turn
     if any(_may_agree(call, of_loss | of_value, scope) for call in scope.calls):

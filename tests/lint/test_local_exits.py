@@ -115,3 +115,39 @@ def test_a_value_that_is_made_anew_from_several_before_the_exit_is_nobodys() -> 
     together = AGENT.replace("            if limit", "            dist.all_reduce(kl)\n            if limit")
 
     assert lines(twice, models=REDUCING) == lines(together, models=REDUCING) == []
+
+
+WRAPPED = """import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def train(net, loader, limit, criterion):
+    model = DDP(net)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        if loss.item() < limit:
+            break
+"""
+WRAPPED_TWINS = {
+    "no wrapper": ("DDP(net)", "net"),
+    "past the wrapper": ("model(inputs)", "net(inputs)"),
+    "averaged": ("        if loss", "        loss = loss.detach()\n        dist.all_reduce(loss)\n        if loss"),
+    "nothing goes backward": ("        loss.backward()\n", ""),
+    "joined": ("    for inputs", "    with Join([model]):\n     for inputs"),
+}
+
+
+@pytest.mark.parametrize("leaves", ["break", "return"])
+def test_a_loop_with_the_backward_of_a_wrapper_is_left_by_all_or_none(leaves: str) -> None:
+    assert told(WRAPPED.replace("break", leaves)) == [("DD112", 14)]
+
+
+@pytest.mark.parametrize(("old", "new"), WRAPPED_TWINS.values(), ids=WRAPPED_TWINS)
+def test_a_loop_without_such_a_backward_is_left_as_each_rank_likes(old: str, new: str) -> None:
+    assert old in WRAPPED
+    assert told(WRAPPED.replace(old, new)) == []
