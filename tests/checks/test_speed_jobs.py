@@ -77,6 +77,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.delayed, {}),
     (jobs.pipelined, {"seconds": (0.005, 0.005)}),
     (jobs.searching_for_a_reason, {}),
+    (jobs.searching_no_more, {}),
     (jobs.on_the_wire, {"hidden": True, "seconds": 0.15, "steps": 20}),
     (jobs.barriers_now_and_then, {}),
     (jobs.collecting, {"together": True}),

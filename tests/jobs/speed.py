@@ -290,6 +290,17 @@ class Branches(nn.Module):
         return scores
 
 
+def searching_no_more(rank: int) -> None:
+    """Told after it was made that the graph stays as it is."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 10)), find_unused_parameters=True)
+    model._set_static_graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.ones(4, 64)).mean().backward()
+        optimizer.step()
+
+
 def searching_for_a_reason(rank: int) -> None:
     model = DistributedDataParallel(Branches(), find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

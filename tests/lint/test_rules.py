@@ -93,3 +93,18 @@ def test_a_rank_that_leaves_after_a_barrier_met_the_others_in_theirs_behind_the_
     seen = examine({"train.py": LEAVES.format(after=after)})
 
     assert {finding.code for finding in seen.findings} == codes
+
+
+CHOSEN = """import torch.distributed as dist
+
+
+def bring_home(grads, rank, world):
+    return [{chosen} if i == rank else {other} for i in range(world)]
+"""
+
+
+@pytest.mark.parametrize(("other", "codes"), [("dist.reduce(grads[i], i)", set()), ("None", {"DD112"})])
+def test_the_other_side_of_a_conditional_expression_counts(other: str, codes: set[str]) -> None:
+    seen = examine({"train.py": CHOSEN.format(chosen="dist.reduce(grads[i], rank)", other=other)})
+
+    assert {finding.code for finding in seen.findings} == codes

@@ -107,11 +107,11 @@ def answered(
     ]
     if not all(only_ranks_of(condition, where, scope, program) for where in elsewhere):
         return True  # `if rank != 0: barrier()` ... `if rank == 0: barrier()`
-    if not isinstance(statement, ast.If):
+    if not isinstance(statement, ast.If | ast.IfExp):
         return False
     other_side = statement.body if condition.negated else statement.orelse
-    calls = calls_in(other_side, scope)
-    if not condition.negated and _leaves_behind(issue.way[0][0], statement.body):
+    calls = calls_in(other_side if isinstance(other_side, list) else [other_side], scope)
+    if isinstance(statement, ast.If) and not condition.negated and _leaves_behind(issue.way[0][0], statement.body):
         calls += [call for call in scope.calls if lineno(call) > (statement.end_lineno or 0)]
     return bool(issues(scope, program, calls)) or any(
         _may_wait(call) or _is_handed_in(call, scope, program) or _hands_over(call, scope, program) for call in calls

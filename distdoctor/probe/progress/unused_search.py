@@ -44,6 +44,8 @@ class Search:
         wrapper = self.wrapper()
         if wrapper is None or (self.steps > EACH and self.steps % EACH):
             return
+        if wrapper.static_graph:  # told so after it was made: it has ended its search
+            return
         used = wrapper.reducer._get_local_used_map()
         if used.device.type != "cpu" or not used.numel():
             return

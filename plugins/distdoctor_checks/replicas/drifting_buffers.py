@@ -315,11 +315,17 @@ def _updates_at(gradients: Gradients, peers: ReplicaGroup, step: int) -> list[Up
 def _saved_alone(
     drifts: dict[str, Drift], gradients: Gradients, peers: ReplicaGroup, recording: Recording, checkpoints: Checkpoints
 ) -> Saved | None:
-    """The first save by some of these ranks that holds such a buffer as it was on them alone."""
-    savers = {save.rank for save in checkpoints.saves}
-    if not savers or not savers < set(peers.ranks):
+    """The first save by some of these ranks that holds such a buffer as it was on them alone. Lines on which all save do not
+    count: there each may keep its own."""
+    by_line: dict[SourceLine, set[int]] = defaultdict(set)
+    for save in checkpoints.saves:
+        by_line[save.event.site].add(save.rank)
+    alone = {line: ranks for line, ranks in by_line.items() if not ranks >= set(peers.ranks)}
+    if not alone or not set.union(*alone.values()) < set(peers.ranks):
         return None
     for save in sorted(checkpoints.saves, key=lambda one: one.event.at_ns):
+        if save.event.site not in alone:
+            continue
         kept = [one.digests(BUFFERS) for one in recording.states if one.document.when == SAVE and one.rank == save.rank]
         names = [
             name

@@ -18,22 +18,27 @@ from distdoctor.testing.states import snapshot
 NAME = "1.running_mean"
 
 
-def finding(by: tuple[int, ...] = (0,), *, averaged: bool = False, kept: str = NAME) -> Finding:
-    """Two ranks step twice with statistics of their own, then `by` save a checkpoint that holds `kept`."""
+def finding(
+    by: tuple[int, ...] = (0,), *, also: tuple[int, ...] = (), averaged: bool = False, kept: str = NAME
+) -> Finding:
+    """Two ranks step twice with statistics of their own, then `by` save a checkpoint that holds `kept`, and `also` on another
+    line one of their own."""
     job = trained_job(2, buffers={NAME: int(TensorFlag.BUFFER | TensorFlag.NORMALISATION)}).initial()
     for _ in range(2):
         job.collective("all_reduce", [64, 64], nbytes=16384).step(buffers={1: 1})
     job.collective("all_reduce", [32 if averaged else 1], nbytes=128 if averaged else 2)
     step = job.logs[0]._step
     job.note(Saving("/job/ck.pt", "torch.save", step, 2**40, 4), only=by, site="train.py:42 main")
-    states = tuple(snapshot("save", run="one", rank=rank, step=step, buffers={kept: "b"}) for rank in by)
+    job.note(Saving("/job/own.pt", "torch.save", step, 2**40, 4), only=also, site="train.py:40 main")
+    states = tuple(snapshot("save", run="one", rank=rank, step=step, buffers={kept: "b"}) for rank in {*by, *also})
     checks = [check for check in PLUGINS.checks.values() if check.code == "DD204"]
     (found,) = examine(replace(job.recording(), states=states), checks).findings
     return found
 
 
-def test_statistics_that_one_rank_saves_as_its_own_are_a_warning() -> None:
-    found = finding()
+@pytest.mark.parametrize("also", [(), (0, 1)], ids=["alone", "beside what each saves"])
+def test_statistics_that_one_rank_saves_as_its_own_are_a_warning(also: tuple[int, ...]) -> None:
+    found = finding(also=also)
 
     assert (found.severity, found.confidence) == (WARNING, LIKELY)
     assert found.title.endswith("and rank 0 saves its own")
@@ -42,8 +47,14 @@ def test_statistics_that_one_rank_saves_as_its_own_are_a_warning() -> None:
 
 @pytest.mark.parametrize(
     "about",
-    [{"by": ()}, {"by": (0, 1)}, {"averaged": True}, {"kept": "other"}],
-    ids=["nobody saves", "each rank saves its own", "averaged before the save", "not in the checkpoint"],
+    [{"by": ()}, {"by": (0, 1)}, {"also": (1,)}, {"averaged": True}, {"kept": "other"}],
+    ids=[
+        "nobody saves",
+        "each rank saves its own",
+        "each on its line",
+        "averaged before the save",
+        "not in the checkpoint",
+    ],
 )
 def test_statistics_that_stay_each_ranks_own_are_a_note(about: dict[str, Any]) -> None:
     found = finding(**about)
