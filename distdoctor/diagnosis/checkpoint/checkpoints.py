@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
 
 from distdoctor.recording.recording import RankTrace, Recording
+from distdoctor.recording.states import StateSnapshot
 from distdoctor.recording.trace.events import Kind, Loading, Renamed, Saving
 from distdoctor.recording.trace.layout import POINT_TO_POINT
+from distdoctor.recording.trace.state_file import SAVE
 
 FAILED, NOT_YET = -1, 0
 
@@ -40,18 +42,20 @@ class CheckpointLoad:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Every save and load that is still on record."""
+    """Every save and load that is still on record. `in_memory`: what was trained, saved where no path is known, as into bytes
+    that somebody else writes."""
 
     streams: ClassVar[frozenset[str]] = frozenset({"checkpoints", "progress", "collectives"})
     logs: Mapping[int, RankTrace]
     saves: tuple[Saved, ...]
     loads: tuple[CheckpointLoad, ...]
+    in_memory: tuple[Saved, ...]
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
         saves = [one for rank, log in recording.ranks.items() for one in _saves(rank, log)]
         loads = [one for rank, log in recording.ranks.items() for one in _loads(rank, log)]
-        return cls(recording.ranks, tuple(saves), tuple(loads))
+        return cls(recording.ranks, tuple(saves), tuple(loads), tuple(_in_memory(recording.states)))
 
     def events(self, kind: type[Kind]) -> Iterator[tuple[int, Kind]]:
         """(rank, event) of one kind in the order of their times, which are on the wall clock."""
@@ -99,6 +103,13 @@ def _saves(rank: int, log: RankTrace) -> Iterator[Saved]:
                 final_ns = max(final_ns, rename.at_ns)
         wall = replace(event, at_ns=event.at_ns + log.monotonic_to_wall_ns)
         yield Saved(rank, wall, _wall(log, event.done_ns), frozenset(names), _wall(log, final_ns))
+
+
+def _in_memory(states: Iterable[StateSnapshot]) -> Iterator[Saved]:
+    for one in states:
+        if one.document.when == SAVE and not one.document.paths:
+            at_ns = one.document.wall_ns
+            yield Saved(one.rank, Saving(step=one.document.step, at_ns=at_ns, site=one.site), at_ns, frozenset(), at_ns)
 
 
 def _loads(rank: int, log: RankTrace) -> Iterator[CheckpointLoad]:

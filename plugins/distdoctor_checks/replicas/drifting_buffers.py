@@ -10,7 +10,8 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  forward: likely, because a state that is carried from batch to batch may lie in a buffer, too; possible
                  where a wrapper was told not to broadcast them, which somebody meant. Running statistics are a note until one
                  rank saves a checkpoint that holds them, with no collective of their size between its last step and the save:
-                 then a warning, likely. So are buffers of modules without parameters that no wrapper holds, as running
+                 then a warning, likely, and possible where it is saved into memory, as bytes that somebody else writes.
+                 So are buffers of modules without parameters that no wrapper holds, as running
                  normalisers of observations, or the centre of a loss: compared where a forward goes
                  through them (one without gradients: possible; of a loss, where it computes with them), the source shows
                  that each value is made of the one before, they differ in every look and change on two ranks or more; and
@@ -317,13 +318,14 @@ def _saved_alone(
 ) -> Saved | None:
     """The first save by some of these ranks that holds such a buffer as it was on them alone. Lines on which all save do not
     count: there each may keep its own."""
+    saves = (*checkpoints.saves, *checkpoints.in_memory)
     by_line: dict[SourceLine, set[int]] = defaultdict(set)
-    for save in checkpoints.saves:
+    for save in saves:
         by_line[save.event.site].add(save.rank)
     alone = {line: ranks for line, ranks in by_line.items() if not ranks >= set(peers.ranks)}
     if not alone or not set.union(*alone.values()) < set(peers.ranks):
         return None
-    for save in sorted(checkpoints.saves, key=lambda one: one.event.at_ns):
+    for save in sorted(saves, key=lambda one: one.event.at_ns):
         if save.event.site not in alone:
             continue
         kept = [one.digests(BUFFERS) for one in recording.states if one.document.when == SAVE and one.rank == save.rank]
@@ -413,7 +415,10 @@ def _finding(
         else "they follow each rank's own data and are never synchronized",
         prescriptions=(Prescription("broadcast-buffers", change=_DRAW_ALIKE if made_apart else _change(writes)),),
         severity=NOTE if normalisation and saved is None else WARNING,
-        confidence=_confidence(normalisation and saved is None, on_purpose=bool(wrapped) and not normalisation),
+        confidence=_confidence(
+            normalisation and saved is None,
+            unsure=(bool(wrapped) and not normalisation) or (saved is not None and not saved.event.path),
+        ),
         at_ns=min((u.at_ns for u in updates), default=0),
     )
 
@@ -433,10 +438,10 @@ def _change(writes: list[Line]) -> str:
     )
 
 
-def _confidence(is_note: bool, *, on_purpose: bool) -> Confidence:
+def _confidence(is_note: bool, *, unsure: bool) -> Confidence:
     if is_note:
         return CERTAIN
-    return POSSIBLE if on_purpose else LIKELY
+    return POSSIBLE if unsure else LIKELY
 
 
 def sick() -> Recording:

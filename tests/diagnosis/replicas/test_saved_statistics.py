@@ -9,7 +9,7 @@ import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, WARNING, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding
 from distdoctor.recording.trace.events import BesideUsed, Saving
 from distdoctor.recording.trace.layout import TensorFlag
 from distdoctor.testing.gradients import trained_job
@@ -30,7 +30,10 @@ def finding(
     step = job.logs[0]._step
     job.note(Saving("/job/ck.pt", "torch.save", step, 2**40, 4), only=by, site="train.py:42 main")
     job.note(Saving("/job/own.pt", "torch.save", step, 2**40, 4), only=also, site="train.py:40 main")
-    states = tuple(snapshot("save", run="one", rank=rank, step=step, buffers={kept: "b"}) for rank in {*by, *also})
+    states = tuple(
+        snapshot("save", run="one", rank=rank, step=step, paths=["/job/ck.pt"], buffers={kept: "b"})
+        for rank in {*by, *also}
+    )
     checks = [check for check in PLUGINS.checks.values() if check.code == "DD204"]
     (found,) = examine(replace(job.recording(), states=states), checks).findings
     return found
@@ -60,6 +63,21 @@ def test_statistics_that_stay_each_ranks_own_are_a_note(about: dict[str, Any]) -
     found = finding(**about)
 
     assert (found.severity, found.confidence) == (NOTE, CERTAIN)
+
+
+@pytest.mark.parametrize(("by", "severity"), [((0,), WARNING), ((0, 1), NOTE)])
+def test_what_one_rank_saves_into_memory_counts_as_well(by: tuple[int, ...], severity: int) -> None:
+    job = trained_job(2, buffers={NAME: int(TensorFlag.BUFFER | TensorFlag.NORMALISATION)}).initial()
+    for _ in range(2):
+        job.collective("all_reduce", [64, 64], nbytes=16384).step(buffers={1: 1})
+    step = job.logs[0]._step
+    states = tuple(
+        snapshot("save", run="one", rank=rank, step=step, site="train.py:42 main", buffers={NAME: "b"}) for rank in by
+    )
+    checks = [check for check in PLUGINS.checks.values() if check.code == "DD204"]
+    (found,) = examine(replace(job.recording(), states=states), checks).findings
+
+    assert (found.severity, found.confidence) == (severity, POSSIBLE if severity == WARNING else CERTAIN)
 
 
 SCALE = """class Scale(nn.Module):
