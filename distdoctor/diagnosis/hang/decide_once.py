@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from distdoctor.diagnosis.finding import Prescription
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.source.decided_together import decided_together
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.recording.recording import SourceLine
+
+_REDUCED_TO_ONE = re.compile(r"\b(dist|distributed)\.reduce\(|\breduce\([^)]*\bdst\b")
 
 
 def decide_once(verdict: Verdict, incident: Incident) -> Prescription | None:
@@ -22,10 +27,23 @@ def decide_once(verdict: Verdict, incident: Incident) -> Prescription | None:
             change=f"where `{decision.test}` ({at(decision.site)}), give back what is computed from the input (`x * 0`, or the "
             "module run on no rows), so that backward goes the same way on every rank",
         )
+    if (reduced := reduced_for_all(decision)) is not None:
+        return reduced
     return Prescription(
         "decide-once",
         change=f"decide once for all ranks: all_reduce or broadcast what `{decision.test}` tests before {at(decision.site)}",
         edits=voted(verdict, incident, decision.site, decision.question),
+    )
+
+
+def reduced_for_all(decision: Decision | None) -> Prescription | None:
+    """The remedy where each rank decides by what `reduce` left with it; None for another decision."""
+    if decision is None or not decision.way or not _REDUCED_TO_ONE.search(decision.way[-1][1]):
+        return None
+    return Prescription(
+        "decide-once",
+        change=f"call all_reduce instead of reduce at {at(decision.way[-1][0])}: only its destination has the sum of all, "
+        f"and each rank answers `{decision.test}` ({at(decision.site)}) by what it has",
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.decide_once import decide_once, voted
+from distdoctor.diagnosis.hang.decide_once import decide_once, reduced_for_all, voted
 from distdoctor.diagnosis.hang.decision import JOIN
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
@@ -193,6 +193,8 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             "or make it a torch.distributed.algorithms.Joinable",
         )
     decision = incident.decision
+    if (reduced := reduced_for_all(decision)) is not None:
+        return reduced
     skips = decision.exit if decision is not None and guard is not None and guard.how != LEAVES else None
     if decision is not None and skips is not None and skips[1] == "continue" and usual is not None:
         return Prescription(
