@@ -135,3 +135,8 @@ def test_buffers_that_nobody_broadcasts_are_a_warning_and_running_statistics_a_n
 def test_buffers_that_are_broadcast_before_each_forward_are_left_alone() -> None:
     recording, _ = jobs.watched(jobs.own_buffers, broadcast=True)
     assert found(recording) == []
+
+
+def test_buffers_that_the_script_averages_itself_are_left_alone() -> None:
+    recording, _ = jobs.watched(jobs.own_buffers, merged=True)
+    assert found(recording) == []

@@ -494,8 +494,17 @@ class Counting(Net):
         return super().forward(inputs)
 
 
-def own_buffers(rank: int, world_size: int, *, broadcast: bool = False) -> str:
-    return train(DistributedDataParallel(Counting(), broadcast_buffers=broadcast), rank)
+def own_buffers(rank: int, world_size: int, *, broadcast: bool = False, merged: bool = False) -> str:
+    """`merged`: every second step their mean is what all go on with; when the optimizer steps they differ again."""
+    counting = Counting()
+
+    def merge(step: int) -> None:
+        if merged and step % 2 == 0:
+            total = counting.seen.clone()
+            dist.all_reduce(total)
+            counting.seen.copy_(total / world_size)
+
+    return train(DistributedDataParallel(counting, broadcast_buffers=broadcast), rank, after_step=merge)
 
 
 class Breaking(nn.Module):

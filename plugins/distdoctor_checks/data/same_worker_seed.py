@@ -39,6 +39,8 @@ from distdoctor.diagnosis.source.unread_index import unread_index
 from distdoctor.recording.rank_set import compress, named
 from distdoctor.recording.recording import Recording, SourceLine
 
+_OWN_SEED = {"random": "random.seed(seed + rank)", "numpy": "numpy.random.seed(seed + rank)"}
+
 
 @check("DD308", "same-worker-seed", severity=WARNING)
 def examine(
@@ -146,9 +148,15 @@ def _finding(alike: str, passes: dict[int, LoaderPass], workers: list[Worker], s
         ),
         evidence={"generator": source, "workers": numbers, "epoch": one.number - 1, "dataset": one.data.name},
         why=f"the RNG state before the first batch is equal, and reading {one.data.name} draws from it",
-        prescriptions=(Prescription("seed-by-rank" if alike == "ranks" else "seed-workers"),),
+        prescriptions=(_seeded(source, one) if alike == "ranks" else Prescription("seed-workers"),),
         at_ns=one.started_ns,
     )
+
+
+def _seeded(source: str, one: LoaderPass) -> Prescription:
+    """Without workers each generator has the seed that the script gave it; workers get all of theirs from torch's."""
+    own = _OWN_SEED.get(source, "") if not one.workers else ""
+    return Prescription("seed-by-rank", change=f"{own}  # after the model is built" if own else "")
 
 
 def _samples_are_drawn_alike(passes: dict[int, LoaderPass], noise: WorkerRng, gradients: Gradients | None) -> bool:

@@ -29,8 +29,10 @@ Source           torch.nn.parallel.DistributedDataParallel, broadcast_buffers; t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import Checkpoints, Saved
@@ -51,6 +53,7 @@ from distdoctor.diagnosis.rank_groups import variants_of
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.rank_gradients import TensorInfo, Update, same_ranks
 from distdoctor.diagnosis.replicas.wording import event_site
+from distdoctor.diagnosis.source.brought_together import brought_together
 from distdoctor.diagnosis.source.fitted_tables import FittedTable, fitted_tables
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes, is_used_forward, scales_what_it_is_given
@@ -80,6 +83,8 @@ def examine(
     for peers in (*whole, *sharded):
         for normalisation in (True,) if peers in sharded else (False, True):
             drifts = _drifts(gradients, peers, normalisation)
+            together = _brought_together_by_hand(recording, drifts)
+            drifts = {name: drift for name, drift in drifts.items() if name not in together}
             buffers = {(t.name, t.owner, t.shape) for t in gradients.tensors_of(peers.ranks) if t.name in drifts}
             if not buffers <= told:
                 told |= buffers
@@ -194,7 +199,9 @@ def _kept_apart(
 ) -> tuple[dict[str, Course], SourceLine]:
     """Of these buffers (name -> class) those that the ranks keep apart, and the first line that makes a value of that before."""
     courses = {name: _since_it_moves(_course(gradients, peers, name, optimizer)) for name in sorted(owners)}
-    apart = {name: course for name, course in courses.items() if _is_apart(course)}
+    differing = {name: course for name, course in courses.items() if _is_apart(course)}
+    together = _brought_together_by_hand(recording, differing)
+    apart = {name: course for name, course in differing.items() if name not in together}
     kept = (accumulated_at(recording.sources, owners[name], name.rpartition(".")[2]) for name in apart)
     return apart, next((line for line in kept if line), SourceLine())
 
@@ -357,6 +364,14 @@ def _brought_together(log: RankTrace, save: Saved, buffers: Sequence[TensorInfo]
             for op, shape in zip(calls["op"], calls["shape"], strict=True)
         ]
     return bool((before & since & enough).any())
+
+
+def _brought_together_by_hand(recording: Recording, names: Collection[str]) -> frozenset[str]:
+    """Those that the source averages itself: they may differ until it does."""
+    if not names:
+        return frozenset()
+    sites = {log.site(int(text)) for log in recording.ranks.values() for text in np.unique(log.calls["site"])}
+    return brought_together(recording.sources, names, sites)
 
 
 def _drifts(gradients: Gradients, peers: ReplicaGroup, normalisation: bool) -> dict[str, Drift]:
