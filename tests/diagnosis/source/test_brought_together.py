@@ -52,5 +52,5 @@ def test_what_nothing_carried_stays_each_ranks_own(name: str) -> None:
 
 
 def test_a_collective_that_was_not_called_brings_nothing_together() -> None:
-    assert together("norm.ema_counts", "norm.centre", called="spread")) == []
-    assert together("norm.count", called="nowhere")) == []
+    assert together("norm.ema_counts", "norm.centre", called="spread") == []
+    assert together("norm.count", called="nowhere") == []
