@@ -82,6 +82,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (loss_scale.averaged_in_hooks, {"early": True}),
     (loss_scale.windows, {"at_the_end": "step"}),
     (loss_scale.windows, {"at_the_end": "zero"}),
+    (loss_scale.windows, {"over": 2, "parts": 2}),
 ]
 
 

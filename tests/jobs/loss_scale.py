@@ -93,18 +93,20 @@ def token_means(
     return digest_of_training(model)
 
 
-def windows(rank: int, world_size: int, *, at_the_end: str = "", over: int = 0) -> str:
+def windows(rank: int, world_size: int, *, at_the_end: str = "", over: int = 0, parts: int = 1) -> str:
     """Ten micro-steps an epoch, four to a window. `at_the_end`: what is done with the last two, `step` or `zero`, or
     `zero first`: as the next window begins.
 
-    `over`: the optimizer steps after so many, whatever the loss is divided by and the wrapper is told.
+    `over`: the optimizer steps after so many, whatever the loss is divided by and the wrapper is told. `parts`: so many
+    optimizers share the model, and each zeroes its part when it has stepped.
     """
     generator = torch.Generator().manual_seed(3)
     samples = 64 if over else 80
     inputs, labels = torch.randn(samples, 20, generator=generator), torch.arange(samples) % 10
     dataset = TensorDataset(inputs, labels)
     model = DistributedDataParallel(Net())
-    optimizer = adam(model)
+    held = list(model.parameters())
+    optimizers = [torch.optim.AdamW(held[part::parts], lr=1e-2) for part in range(parts)]
     sampler: DistributedSampler[object] = DistributedSampler(dataset)
     loader = DataLoader(dataset, batch_size=4, sampler=sampler)
     for epoch in range(4):
@@ -113,12 +115,12 @@ def windows(rank: int, world_size: int, *, at_the_end: str = "", over: int = 0) 
             ends = number % (2 if over else 4) == 0 or (at_the_end == "step" and number == len(loader))
             size = 2 if over or (at_the_end == "step" and number > 8) else 4
             if at_the_end == "zero first" and number % 4 == 1:
-                optimizer.zero_grad()  # a window begins
+                optimizers[0].zero_grad()  # a window begins
             with nullcontext() if ends else model.no_sync():
                 (cross_entropy(model(inputs), targets) / size).backward()
-            if ends and not number % (over or 1):
+            for optimizer in optimizers if ends and not number % (over or 1) else ():
                 optimizer.step()  # the window is over
                 optimizer.zero_grad()
-        if at_the_end == "zero":
+        for optimizer in optimizers if at_the_end == "zero" else ():
             optimizer.zero_grad()
     return digest_of_training(model)

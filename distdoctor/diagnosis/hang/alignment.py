@@ -76,7 +76,7 @@ def difference(one: Call, other: Call, backend: str = "") -> str:
         return ROOT
     if is_object_list(one) and is_object_list(other):
         return SHAPE if one.shape != other.shape else ""
-    if one.op in EQUAL_SIZES and not (one.flags | other.flags) & CallFlag.OBJECT:
+    if one.op in EQUAL_SIZES and not one.flags & other.flags & CallFlag.OBJECT:
         uneven = one.op in _UNEVEN_ON_NCCL and "nccl" in backend
         if not reads_the_same(one, other):
             return DTYPE

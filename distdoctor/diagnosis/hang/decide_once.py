@@ -12,6 +12,7 @@ from distdoctor.diagnosis.source.decided_together import decided_together
 from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.recording.recording import SourceLine
+from distdoctor.recording.trace.layout import CallFlag
 
 _REDUCED_TO_ONE = re.compile(r"\b(dist|distributed)\.reduce\(|\breduce\([^)]*\bdst\b")
 
@@ -44,6 +45,17 @@ def reduced_for_all(decision: Decision | None) -> Prescription | None:
         "decide-once",
         change=f"call all_reduce instead of reduce at {at(decision.way[-1][0])}: only its destination has the sum of all, "
         f"and each rank answers `{decision.test}` ({at(decision.site)}) by what it has",
+    )
+
+
+def as_many_turns(incident: Incident, loop: Decision) -> Prescription:
+    """What to do where ranks go through loops of different lengths. join() answers for the reductions of a wrapped model only."""
+    of_model = any(call is not None and call.flags & CallFlag.NATIVE for call in (incident.odd, incident.usual))
+    why = f", which depends on `{loop.way[-1][1]}` ({at(loop.way[-1][0])})" if loop.way else ""
+    return Prescription(
+        "join-uneven-inputs" if of_model else "call-on-every-rank",
+        change=f"give every rank as many turns of `{loop.test}` ({at(loop.site)}){why}: cut what it goes through to one length "
+        "on all ranks, or let them agree on the shortest before the loop",
     )
 
 

@@ -9,7 +9,7 @@ for had not been issued even then. A rank that is merely behind releases everybo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
@@ -172,10 +172,18 @@ class Deadlock:
     rings: tuple[tuple[Wait, ...], ...] = ()
 
 
-def deadlock(facts: Collectives, found: list[Wait], gone: frozenset[int], *, unseen_threads: bool = True) -> Deadlock:
+def deadlock(
+    facts: Collectives,
+    found: list[Wait],
+    gone: frozenset[int],
+    *,
+    unseen_threads: bool = True,
+    at_rest: Collection[int] = (),
+) -> Deadlock:
     """The waits that nobody can end. `gone`: ranks that have ended, and so will issue nothing any more.
 
     `unseen_threads`: a program that communicates in threads may have one that has not issued anything yet.
+    `at_rest`: ranks all of whose threads communicate, or wait for one that does, as their stacks show.
     """
     silent = not unseen_threads or not may_communicate_in_threads(facts.recording.sources)
     held = dict(enumerate(found))
@@ -189,7 +197,7 @@ def deadlock(facts: Collectives, found: list[Wait], gone: frozenset[int], *, uns
     queue = list(held)
     while queue:
         at = queue.pop()
-        if at not in held or _holds(facts, held[at], held, inside, gone, silent):
+        if at not in held or _holds(facts, held[at], held, inside, gone, at_rest, silent):
             continue
         for rank in held.pop(at).ranks:
             queue += depends[rank]
@@ -206,17 +214,23 @@ def _holds(
     held: dict[int, Wait],
     inside: dict[int, list[int]],
     gone: frozenset[int],
+    at_rest: Collection[int],
     silent: bool,
 ) -> bool:
     """Whether the wait cannot end as long as the other held ones do not. `silent`: as far as threads go that were never seen."""
     if wait.broken is not None:
         return True
     group = wait.call.group
-    bound = (rank in gone or (silent and _is_bound(facts, rank, group, held, inside)) for rank in wait.on)
+    bound = (
+        rank in gone or (silent and _is_bound(facts, rank, group, held, inside, at_rest=rank in at_rest))
+        for rank in wait.on
+    )
     return (bool(wait.on) and not wait.unseen and all(bound)) if wait.any_of else any(bound)
 
 
-def _is_bound(facts: Collectives, rank: int, group: str, held: dict[int, Wait], inside: dict[int, list[int]]) -> bool:
+def _is_bound(
+    facts: Collectives, rank: int, group: str, held: dict[int, Wait], inside: dict[int, list[int]], *, at_rest: bool
+) -> bool:
     """Whether the rank can issue nothing on the group, because the threads that do so are all held.
 
     A job may checkpoint in a second thread: while the main thread waits, that one goes on. A group belongs to the threads that
@@ -224,8 +238,8 @@ def _is_bound(facts: Collectives, rank: int, group: str, held: dict[int, Wait], 
     have been still for a second.
     """
     stuck = [call.seq for at in inside[rank] if at in held for call in held[at].calls if call.rank == rank]
-    if not stuck:
-        return False
+    if not stuck or at_rest:
+        return bool(stuck)
     timeline = facts.timelines[rank]
     users = timeline.threads_of(group)
     if not users:

@@ -365,7 +365,7 @@ class GradientsStream:
         tracked.forget_backwards()
         cleared = backwards > 1 and self.zeroing.cleared(first)
         if cleared:
-            self.zeroing.note(tracked.number, tracked.step)
+            self.zeroing.note(optimizer, tracked, first)
         return {
             "at_ns": time.monotonic_ns(),
             "hyper": _hyper(optimizer),

@@ -27,6 +27,8 @@ class Zeroing:
         self._modules = 0  # calls of Module.zero_grad so far
         self._last = 0  # backward passes when anything was zeroed last
         self._site = ""  # and where
+        self._own: weakref.WeakKeyDictionary[Optimizer, tuple[int, str]] = weakref.WeakKeyDictionary()  # that of each
+        self._of_modules = (0, "")
         self._noted = 0
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
@@ -42,11 +44,12 @@ class Zeroing:
         """Whether something was zeroed after the backward pass number `first` + 1 had been."""
         return self._last > first
 
-    def note(self, number: int, step: int) -> None:
-        """That was so in this step of the optimizer `number`."""
-        if self._noted < MOST_NOTED:
+    def note(self, optimizer: Optimizer, tracked: Tracked, first: int) -> None:
+        """What was zeroed between two of those backward passes were gradients of this optimizer, in this step of it."""
+        last, site = max(self._of_modules, self._own.get(optimizer, (0, "")))
+        if self._noted < MOST_NOTED and first < last < self.context.backwards:
             self._noted += 1
-            self.context.trace.note(Cleared(number, step), site=self.context.trace.texts.id(self._site))
+            self.context.trace.note(Cleared(tracked.number, tracked.step), site=self.context.trace.texts.id(site))
 
     def look(self, optimizer: Optimizer, tracked: Tracked) -> None:
         """A backward begins after a step of this optimizer: gradients pile up if they are there whenever one does.
@@ -77,17 +80,18 @@ class Zeroing:
 
     def _of_optimizer(self, optimizer: Optimizer) -> None:
         self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
-        self._zeroed()
+        self._own[optimizer] = self._zeroed()
 
     def _of_module(self, module: nn.Module) -> None:
         self._modules += 1
-        self._zeroed()
+        self._of_modules = self._zeroed()
 
-    def _zeroed(self) -> None:
+    def _zeroed(self) -> tuple[int, str]:
         self.context.rank.on_idle()
         if self._last != self.context.backwards and self._noted < MOST_NOTED:
             self._site = sites.user_site()
         self._last = self.context.backwards
+        return self._last, self._site
 
 
 def _is_changed(grad: Tensor, tracked: Tracked) -> bool:

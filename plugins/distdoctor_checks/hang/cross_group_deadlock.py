@@ -6,7 +6,8 @@ Why it hurts     No rank can ever proceed. Each call is correct on its own, so n
 How we know      Every rank in the cycle was seen inside a blocking call and has not issued the call that its predecessor waits
                  for. This proves the deadlock at once, without a timeout, no matter when each rank was read. Seen from outside
                  it is possible, where all ranks are in one line whose group the source chooses by something of the rank.
-What to do       Use the groups in the same order on every rank.
+                 Where threads communicate it is likely, and only when stacks show that none is left that could go on.
+What to do       Use the groups in the same order on every rank; let loops in threads have as many turns on every rank.
 When it is fine  Calls from several threads: a rank counts as stuck only when all of its threads that use the group are stuck.
 Source           torch.distributed, "multiple process groups": collectives of several groups need one global order.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, POSSIBLE, Finding, Prescription, Stalls
+from distdoctor.diagnosis.hang.decide_once import as_many_turns
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.in_backend import group_order
@@ -68,6 +70,7 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
     ]
     groups = sorted({wait.group.name for wait in incident.cycle if wait.group is not None})
     lines = " and ".join(dict.fromkeys(at(wait.call.site) for wait in incident.cycle))
+    loop = incident.decision
     order = ", then ".join(wait.group.words for wait in incident.cycle if wait.group is not None)
     return Finding(
         title=f"wait for each other in a ring through {len(groups)} groups"
@@ -81,7 +84,11 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
         evidence={"groups": groups, "cycle": edges},
         why="; ".join(edges + _more_rings(incident)),
         prescriptions=(
-            Prescription("same-order", change=f"use the groups in the same order on every rank: {order} ({lines})"),
+            as_many_turns(incident, loop)
+            if loop is not None and loop.is_loop
+            else Prescription(
+                "same-order", change=f"use the groups in the same order on every rank: {order} ({lines})"
+            ),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.decide_once import decide_once, reduced_for_all, voted
+from distdoctor.diagnosis.hang.decide_once import as_many_turns, decide_once, reduced_for_all, voted
 from distdoctor.diagnosis.hang.decision import JOIN
 from distdoctor.diagnosis.hang.device_progress import DeviceProgress
 from distdoctor.diagnosis.hang.in_dumps import hosts_that_went_elsewhere
@@ -49,12 +49,11 @@ from distdoctor.diagnosis.hang.wording import (
     tipped,
     told_apart,
 )
-from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.diagnosis.source.loop_exits import LoopExit, left_by, skipped_by
 from distdoctor.diagnosis.source.rank_guard import LEAVES
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Call, Recording
-from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag
+from distdoctor.recording.trace.layout import POINT_TO_POINT
 from distdoctor.testing import recording
 
 
@@ -231,7 +230,7 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             f"flag of who has failed, on every rank, before {at(usual.site)}",
         )
     if incident.decision is not None and incident.decision.is_loop:
-        return _as_many_turns(incident, incident.decision)
+        return as_many_turns(incident, incident.decision)
     if incident.is_tie and usual is not None:
         return Prescription(
             "call-on-every-rank",
@@ -245,17 +244,6 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
     return Prescription(
         "call-on-every-rank",
         change=f"call the {usual.op.word} at {at(usual.site)} on {named(incident.ranks)} too, before {at(odd.site)}",
-    )
-
-
-def _as_many_turns(incident: Incident, loop: Decision) -> Prescription:
-    """What to do where ranks go through loops of different lengths. join() answers for the reductions of a wrapped model only."""
-    of_model = any(call is not None and call.flags & CallFlag.NATIVE for call in (incident.odd, incident.usual))
-    why = f", which depends on `{loop.way[-1][1]}` ({at(loop.way[-1][0])})" if loop.way else ""
-    return Prescription(
-        "join-uneven-inputs" if of_model else "call-on-every-rank",
-        change=f"give every rank as many turns of `{loop.test}` ({at(loop.site)}){why}: cut what it goes through to one length "
-        "on all ranks, or let them agree on the shortest before the loop",
     )
 
 

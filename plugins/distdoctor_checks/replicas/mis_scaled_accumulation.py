@@ -71,7 +71,7 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             continue
         micro_steps, root = counts.pop(), roots.pop()
         if any(update.flags & UpdateFlag.CLEARED for update in updates):
-            if _throws_away(updates, micro_steps, root):
+            if _throws_away(updates, micro_steps, root, gradients):
                 yield _thrown_away(updates, micro_steps, gradients)
             continue  # not accumulated: optimizers that take turns, each with a backward of its own
         one_line = all(update.flags & UpdateFlag.ONE_LINE for update in updates)
@@ -89,8 +89,12 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         yield _finding(updates, micro_steps, factor, error, recording)
 
 
-def _throws_away(updates: list[Update], micro_steps: int, root: str) -> bool:
-    """Whether the division and the synchronisation both say that these micro-steps make one step, and zero_grad comes between."""
+def _throws_away(updates: list[Update], micro_steps: int, root: str, gradients: Gradients) -> bool:
+    """Whether the division and the synchronisation both say that these micro-steps make one step, and zero_grad of this
+    optimizer comes between."""
+    ranks, number = {update.rank for update in updates}, updates[0].optimizer
+    if any(number not in {event.optimizer for event in gradients.ranks[rank].events(Cleared)} for rank in ranks):
+        return False
     declared = all(
         update.flags & UpdateFlag.CLEARED
         and update.flags & UpdateFlag.ONE_LINE
@@ -110,8 +114,8 @@ def _throws_away(updates: list[Update], micro_steps: int, root: str) -> bool:
 def _thrown_away(updates: list[Update], micro_steps: int, gradients: Gradients) -> Finding:
     ranks = tuple(sorted({update.rank for update in updates}))
     first = min(updates, key=lambda update: update.step)
-    noted = (event.site for rank in ranks for event in gradients.ranks[rank].events(Cleared))
-    site = next((one for one in noted if one), SourceLine())
+    noted = (event for rank in ranks for event in gradients.ranks[rank].events(Cleared))
+    site = next((one.site for one in noted if one.site and one.optimizer == first.optimizer), SourceLine())
     return Finding(
         title=f"zero_grad comes before the last of {micro_steps} micro-batches: the gradients of those before it are thrown away",
         ranks=ranks,

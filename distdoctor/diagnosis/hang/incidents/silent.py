@@ -10,6 +10,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.incidents.new_group import find_group_in_the_making, weigh_sides
 from distdoctor.diagnosis.hang.incidents.ring import judge_ring
 from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.live.rank_activity import only_communicates
 from distdoctor.diagnosis.hang.silence import judge, silence
 from distdoctor.diagnosis.hang.wait_for import deadlock, gone_for_good, probable_waits
 
@@ -20,7 +21,9 @@ def judge_silence(known: HangFacts) -> Incident | None:
     if quiet is None:
         return None
     found = [*known.waits, *probable_waits(known.facts, known.pairs, known.waits, known.endings)]
-    dead = deadlock(known.facts, found, gone_for_good(known.endings), unseen_threads=False)
+    stacks = known.recording.stacks
+    at_rest = [rank for rank, seen in stacks.ranks.items() if only_communicates(seen)] if stacks is not None else []
+    dead = deadlock(known.facts, found, gone_for_good(known.endings), unseen_threads=False, at_rest=at_rest)
     ring = judge_ring(known, dead, LIKELY)
     if ring is not None:
         return replace(ring, silence=quiet)

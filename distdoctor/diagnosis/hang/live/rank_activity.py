@@ -243,6 +243,23 @@ def telling_thread(process: ProcessStacks) -> ThreadStack | None:
     return main
 
 
+def only_communicates(seen: RankStacks) -> bool:
+    """Whether every thread in which the user's source is at work communicates, but for a main thread that waits for what another
+    one in the same file brings."""
+    process = seen.process
+    main = process.main.in_python if process is not None and process.main is not None else None
+    if process is None or main is None or main.user_frame is None:
+        return False
+    others = [one for one in (t.in_python for t in process.threads) if one.os_id != main.os_id and one.user_frame]
+    if any(_communication(one) is None for one in others):
+        return False
+    if _communication(main) is not None:
+        return True
+    telling = telling_thread(process)
+    brings = telling.user_frame if telling is not None and telling.os_id != main.os_id else None
+    return brings is not None and brings.path == main.user_frame.path
+
+
 def _doing(thread: ThreadStack, process: ProcessStacks, line: str) -> tuple[Activity, Frame | None]:
     inner = thread.frames[0]
     leaving = next((frame for frame in thread.frames if frame.function in _LEAVING), None)
