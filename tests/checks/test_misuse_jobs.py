@@ -41,6 +41,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, Severity, str, str, dic
     (jobs.split_with_dropout_within, {}, "DD216", NOTE, LIKELY, "cross_entropy", {"dropout": "drop (Dropout 0.3)"}),
     (jobs.recomputed, {}, "DD216", WARNING, CERTAIN, "preserve_rng_state=keeps", {"function": "block"}),
     (jobs.contrastive, {}, "DD217", WARNING, LIKELY, "# no gradient", {"step": 1, "op": "all_gather"}),
+    (jobs.contrastive, {"own_function": True}, "DD217", ERROR, CERTAIN, "# no gradient", {"step": 1, "op": "all_gather"}),
     (jobs.contrastive, {"how": "detached queries"}, "DD217", NOTE, POSSIBLE, "# no gradient", {"step": 1, "op": "all_gather"}),
     (jobs.classified_after_gathering, {}, "DD217", ERROR, CERTAIN, "# and the body is cut off", {"step": 1}),
     (jobs.summed_in_place, {"how": "statistics"}, "DD217", WARNING, LIKELY, "# summed in place", {"step": 1, "op": "all_reduce"}),

@@ -358,8 +358,21 @@ def recomputed(rank: int, world_size: int, *, keeps: bool = False, dropout: floa
 # --- gathering -------------------------------------------------------------------------------------------------------------
 
 
-def contrastive(rank: int, world_size: int, *, how: str = "list") -> str:
-    """Two views of each sample; every rank tells its own pairs from those of all ranks."""
+class Halved(torch.autograd.Function):
+    """An operation of the user's own that keeps its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x / 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] / 2
+
+
+def contrastive(rank: int, world_size: int, *, how: str = "list", own_function: bool = False) -> str:
+    """Two views of each sample; every rank tells its own pairs from those of all ranks. `own_function`: through `Halved`."""
     from torch.distributed.nn.functional import all_gather as all_gather_with_gradient
 
     model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 16)))
@@ -367,7 +380,7 @@ def contrastive(rank: int, world_size: int, *, how: str = "list") -> str:
     for _ in range(STEPS):
         inputs, _ = batches.next()
         one, other = normalize(model(torch.cat([inputs, inputs + 0.1])), dim=-1).chunk(2)
-        other = other.contiguous()
+        other = Halved.apply(other.contiguous()) if own_function else other.contiguous()
         live = torch.zeros(())
         if how == "gradient":
             everybody = torch.cat(all_gather_with_gradient(other))

@@ -151,7 +151,8 @@ def _shuffles_it(scope: Scope, shuffle: ast.Call, dealt: ast.expr) -> bool:
 
 
 def _is_seeded_by_rank(program: UserProgram, shuffle: ast.Call) -> bool:
-    """`random.Random(seed + rank).shuffle(order)`, also where the generator has a name, or is given (`generator=`)."""
+    """`random.Random(seed + rank).shuffle(order)`, also where the generator has a name, or is given (`generator=`), or a function
+    that makes it is given the rank."""
     made = [shuffle.func.value] if isinstance(shuffle.func, ast.Attribute) else []
     made += [word.value for word in shuffle.keywords if word.arg == "generator"]
     calls = [
@@ -161,5 +162,7 @@ def _is_seeded_by_rank(program: UserProgram, shuffle: ast.Call) -> bool:
         for one in ast.walk(step)
         if isinstance(one, ast.Call)
     ]
-    seeds = [seed for one in calls if last_word(one.func) in SEEDING for seed in one.args]
+    makers = [value for value in made if isinstance(value, ast.Call)]
+    made_for = [value for value in makers if any(last_word(one.func) in SEEDING for one in calls if one is not value)]
+    seeds = [seed for one in calls if one in made_for or last_word(one.func) in SEEDING for seed in one.args]
     return any(_speaks_of_rank(step) for seed in seeds for step in way_back(program, seed))

@@ -215,12 +215,15 @@ def _checksum(address: int, size: int) -> int:
 
 
 def _was_differentiated(start: Any) -> bool:
-    """Whether a backward pass has been through this operation: it frees what it had kept. The nearest one that keeps tells."""
+    """Whether a backward pass has been through this operation: it frees what it had kept. The nearest one that keeps tells, but
+    for those of the user's own functions, which show it by other names."""
     for node in islice(nodes_behind(start), NEAREST):
-        kept = next((name for name in dir(node) if name.startswith("_raw_saved_")), None)
+        names = dir(node)
+        raw = (name.removeprefix("_raw") for name in names if name.startswith("_raw_saved_"))
+        kept = next((name for name in raw if name in names), None)
         if kept is not None:
             try:
-                getattr(node, kept.removeprefix("_raw"))
+                getattr(node, kept)
             except RuntimeError as error:
                 hand_on(error)
                 return True

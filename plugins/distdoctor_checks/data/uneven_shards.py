@@ -9,7 +9,8 @@ How we know      The passes of one epoch have ended on all ranks that average th
 What to do       Shard the data with DistributedSampler (it pads or drops), use drop_last in each shard, or wrap the loop in
                  join.
 When it is fine  Ranks of which only the last batch is smaller; a loop inside join. Passes ended by `break` are not counted. Where
-                 ranks without a batch step all the same, as many times as the others: a note.
+                 ranks without a batch step all the same, as many times as the others: a note. So is it where each begins anew
+                 at once when its share is through, and all make as many steps to the end.
 Source           torch.distributed.algorithms.Join; DistributedDataParallel.join.
 """
 
@@ -38,9 +39,12 @@ def examine(orders: SampleOrders, replicas: Replicas, recording: Recording) -> I
             over = all(one.exhausted and one.trains for one in passes.passes.values())
             batches = {one.batches for one in passes.passes.values()}
             if over and len(batches) > 1 and str(passes.one.made_line) not in told:
+                if (begun_anew := _begins_anew(orders, passes)) and recording.job.running:
+                    continue  # whether they come to the end together shows there
                 told.add(str(passes.one.made_line))
                 found = _finding(passes)
-                yield replace(found, severity=NOTE) if _steps_on(orders, passes) else found
+                together_to_the_end = begun_anew and _as_many_steps(recording, passes)
+                yield replace(found, severity=NOTE) if together_to_the_end or _steps_on(orders, passes) else found
 
 
 def _steps_on(orders: SampleOrders, together: Together) -> bool:
@@ -55,6 +59,21 @@ def _steps_on(orders: SampleOrders, together: Together) -> bool:
         for rank, mine in passes.items()
     ]
     return len(set(later)) == 1 and later[0] - began >= most
+
+
+def _begins_anew(orders: SampleOrders, together: Together) -> bool:
+    """Whether every rank went on with a new pass in the step after its last batch, as loops of a number of steps do."""
+    for rank, mine in together.passes.items():
+        later = [one for one in orders.by_loader(rank).get(mine.loader, ()) if one.seq > mine.seq]
+        if not later or later[0].first_step != mine.first_step + mine.batches:
+            return False
+    return True
+
+
+def _as_many_steps(recording: Recording, together: Together) -> bool:
+    """Whether these ranks made the same number of steps in all, so that none was left waiting."""
+    steps = {tuple(recording.ranks[rank].steps["step"][-1:].tolist()) for rank in together.passes}
+    return len(steps) == 1
 
 
 def _finding(together: Together) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
@@ -104,6 +105,23 @@ def test_ranks_that_step_without_a_batch_deal_with_uneven_shares() -> None:
 
     assert severities(1) == ["warning"]
     assert severities(2) == ["note"]
+
+
+@pytest.mark.parametrize(("steps", "severity"), [((12, 12), "note"), ((12, 6), "warning")])
+def test_ranks_that_begin_anew_at_once_and_end_together_leave_nobody_waiting(
+    steps: tuple[int, int], severity: str
+) -> None:
+    orders = {0: list(range(16)), 1: list(range(16, 24))}
+    job = sampled_job(ranks=2, length=24)
+    for epoch in range(3):
+        first = {0: 4 * epoch, 1: 2 * epoch}
+        job.train(orders=orders, sampler="BatchSampler>SequentialSampler", batch_size=4, first_step=first)
+    for rank, made in enumerate(steps):
+        for _ in range(made):
+            job.logs[rank].step()
+    found = examine(job.recording(), [CHECKS["DD305"]]).findings
+
+    assert [one.severity.word for one in found] == [severity]
 
 
 def test_ranks_that_make_other_numbers_of_steps_are_compared_in_the_same_epoch() -> None:

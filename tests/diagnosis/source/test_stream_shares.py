@@ -42,13 +42,18 @@ def test_shares_by_rank_are_recognised_in_the_class_of_the_data(share: str) -> N
         ("random.Random(self.seed + 101 * self.rank)", True),
         ("np.random.default_rng((self.seed, dist.get_rank()))", True),
         ("self.rng", True),
+        ("self.generator(self.rank)", True),
+        ("self.generator(self.epoch)", False),
     ],
 )
 def test_a_shuffle_that_is_seeded_with_the_rank_is_known(shuffles: str, by_rank: bool) -> None:
     text = CLASS.format(share="order = order[self.rank :: self.world_size]").replace(
         "random.Random(self.seed)", shuffles
     )
-    made = "    def __init__(self, seed, rank):\n        self.rng = random.Random(seed + rank)\n"
+    made = (
+        "    def __init__(self, seed, rank):\n        self.rng = random.Random(seed + rank)\n\n"
+        "    def generator(self, *salt):\n        return random.Random(hash_of(self.seed, *salt))\n"
+    )
     text = text.replace("    def __iter__", f"{made}\n    def __iter__", 1)
     found = stream_share({"/job/data.py": text}, "Stream", MADE)
 
