@@ -143,7 +143,8 @@ def with_what_was_told(diagnosis: Diagnosis, told: Iterable[Finding], checks: Ma
         and (finding.code not in checks or checks[finding.code].family not in named)
         and not _is_refuted(finding, diagnosis, checks)
     )
-    return replace(diagnosis, findings=(*kept, *diagnosis.findings)) if kept else diagnosis
+    gravest_first = sorted((*kept, *diagnosis.findings), key=lambda one: -(one.severity or 0))  # a note leads nothing
+    return replace(diagnosis, findings=tuple(gravest_first)) if kept else diagnosis
 
 
 def _decides(told: Finding, found: Finding) -> bool:

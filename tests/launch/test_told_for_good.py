@@ -7,7 +7,7 @@ from dataclasses import replace
 from distdoctor import plugins
 from distdoctor.diagnosis.diagnosis import Diagnosis
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, Finding, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Prescription
 from distdoctor.diagnosis.said_live import SaidLive, with_what_stood, with_what_was_said, with_what_was_told
 from distdoctor.recording.recording import Job, SourceLine
 from distdoctor.testing.gradients import trained_job
@@ -116,3 +116,10 @@ def test_who_was_told_to_be_the_odd_one_stays_so_where_what_is_left_only_shows_t
 
     assert with_what_was_told(Diagnosis(Job(), (left,)), [told], CHECKS).findings == (told,)
     assert told not in with_what_was_told(Diagnosis(Job(), (later,)), [told], CHECKS).findings
+
+
+def test_a_note_of_the_time_before_leads_no_warning_of_the_end() -> None:
+    note, warning = replace(TOLD, severity=NOTE, code="DD216"), replace(TOLD, severity=WARNING, code="DD306")
+    found = with_what_was_told(Diagnosis(Job(), findings=(warning,)), [note, TOLD], CHECKS)
+
+    assert [one.code for one in found.findings] == [TOLD.code, "DD306", "DD216"]
