@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from jobs import kept_best
 from jobs import replicas as jobs
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 
@@ -97,6 +99,18 @@ def test_a_model_that_was_never_wrapped_is_found_where_the_ranks_belong_together
     assert (finding.code, finding.ranks, finding.confidence) == ("DD206", (0, 1), LIKELY)
     assert finding.evidence["largest_collective_bytes"] == 4
     assert finding.place.line == jobs.line("# nobody averages")
+
+
+def test_ranks_that_train_one_model_and_call_nothing_are_told() -> None:
+    recording, _ = jobs.watched(jobs.never_wrapped, shows=False)
+    finding = only(recording)
+    assert (finding.code, finding.severity, finding.ranks) == ("DD206", WARNING, (0, 1))
+    assert finding.confidence == POSSIBLE  # the source speaks of ranks
+    assert finding.place.line == jobs.line("# nobody averages")
+
+    speechless = {path: re.sub("(?i)rank", "number", text) for path, text in recording.sources.items()}
+    assert only(replace(recording, sources=speechless)).confidence == LIKELY
+    assert found(replace(recording, job=replace(recording.job, running=True))) == []
 
 
 def test_a_step_that_each_rank_leaves_out_for_itself_is_told_though_the_gradients_are_reduced() -> None:

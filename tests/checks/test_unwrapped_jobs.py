@@ -146,8 +146,9 @@ def test_a_reduction_in_16_bits_is_noted_with_its_error() -> None:
     assert [one.title for one in found(recording) if one.code == "DD805"] == []
 
 
-def test_trials_from_one_seed_are_nobodys_replicas() -> None:
-    recording, _ = watched(jobs.trials, ranks=3)
+@pytest.mark.parametrize("compare", [True, False])
+def test_trials_from_one_seed_are_nobodys_replicas(compare: bool) -> None:
+    recording, _ = watched(jobs.trials, ranks=3, compare=compare)
 
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
 

@@ -187,8 +187,9 @@ def handed_round(value: Tensor, rank: int, world_size: int) -> Tensor:
     return received
 
 
-def never_wrapped(rank: int, world_size: int, *, hands_on: str = "") -> None:
-    """`hands_on`: in a ring, `keys` of what it reads, or `weights`, which are averaged with the neighbour's."""
+def never_wrapped(rank: int, world_size: int, *, hands_on: str = "", shows: bool = True) -> None:
+    """`hands_on`: in a ring, `keys` of what it reads, or `weights`, which are averaged with the neighbour's. `shows`: the mean of
+    all losses."""
     model, batches = Net(), Batches(rank)
     optimizer = adam(model)
     for _ in range(STEPS):
@@ -202,7 +203,8 @@ def never_wrapped(rank: int, world_size: int, *, hands_on: str = "") -> None:
         for parameter in model.parameters() if hands_on == "weights" else ():
             parameter.data.lerp_(handed_round(parameter.detach().clone(), rank, world_size), 0.5)
         shown = loss.detach().clone()
-        dist.all_reduce(shown)
+        if shows:
+            dist.all_reduce(shown)
 
 
 def misaligned_no_sync(rank: int, world_size: int) -> None:

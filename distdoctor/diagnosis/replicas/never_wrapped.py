@@ -7,6 +7,7 @@ start from the same weights and with the same settings, and not each of them sav
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -18,11 +19,14 @@ from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.events import Averaging, Saving, Wrapped
+from distdoctor.recording.trace.events import Averaging, InitBegun, Saving, Wrapped
 from distdoctor.recording.trace.layout import POINT_TO_POINT, Op, PassFlag, TensorFlag
 
 _SAYING_NOTHING = [int(op) for op in (*POINT_TO_POINT, Op.BARRIER, Op.MONITORED_BARRIER)]
 _MESSAGES = [int(op) for op in POINT_TO_POINT]
+FEWEST_STEPS = 5  # that a rank makes before it is said to train
+_OTHER_WAYS = re.compile(r"\b(?:horovod|mpi4py|byteps|bagua|hivemind|zmq|ray|jax|rpc)\b")
+_RANK = re.compile(r"RANK\b|(?:^|[^a-z])rank(?:[^a-z]|$)")
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -41,17 +45,31 @@ class Unwrapped:
 
 
 @dataclass(frozen=True)
+class NeverMet:
+    """Ranks of one job that train the same model and exchange nothing. `joined`: they made a process group all the same.
+    `asks_for_rank`: the source knows that there are several."""
+
+    ranks: tuple[int, ...]
+    steps: int
+    site: SourceLine
+    joined: bool
+    asks_for_rank: bool
+    at_ns: int
+
+
+@dataclass(frozen=True)
 class UnwrappedReplicas:
-    """The set of such ranks, when the recording proves it."""
+    """The set of such ranks, when the recording proves it; and ranks that called no collective at all."""
 
     streams: ClassVar[frozenset[str]] = frozenset({"gradients", "collectives"})
     found: tuple[Unwrapped, ...]
     gradients: Gradients
+    never_met: NeverMet | None = None
 
     @classmethod
     def of(cls, recording: Recording) -> Self:
         gradients = derived(Gradients, recording)
-        return cls(tuple(_unwrapped(gradients, recording)), gradients)
+        return cls(tuple(_unwrapped(gradients, recording)), gradients, _never_met(gradients, recording))
 
 
 def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped]:
@@ -82,6 +100,36 @@ def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped
         return
     site = next((update.site for update in steps if update.site), SourceLine())
     yield Unwrapped(ranks, steps[0].step, len(held), nbytes, largest, together, site, min(u.at_ns for u in steps))
+
+
+def _never_met(gradients: Gradients, recording: Recording) -> NeverMet | None:
+    """Whether the job is over, and each of its ranks has trained a model of the same form for itself, without a collective.
+
+    Trials that are meant differ in their settings, or save files of their own, or talk by other means.
+    """
+    logs = recording.ranks
+    if len(logs) < 2 or recording.missing or recording.job.running or gradients.peers or each_saves_its_own(recording):
+        return None
+    if any(len(log.calls) or len(log.steps) < FEWEST_STEPS for log in logs.values()):
+        return None
+    if any(_OTHER_WAYS.search(text) for text in recording.sources.values()):
+        return None
+    forms = {
+        tuple(sorted((t.name, t.shape) for t in gradients.ranks[r].tensors.values()))
+        for r in logs
+        if r in gradients.ranks
+    }
+    first = {rank: _first_looks(gradients, rank) for rank in logs if rank in gradients.ranks}
+    if len(first) < len(logs) or len(forms) > 1 or not all(first.values()):
+        return None
+    steps = [looks[1] for looks in first.values() if looks is not None]
+    if len({update.number("hyper") for update in steps}) > 1 or len({update.number("grads") for update in steps}) == 1:
+        return None
+    site = next((update.site for update in steps if update.site), SourceLine())
+    asks = any(_RANK.search(text) for text in recording.sources.values())
+    joined = any(log.has_noted(InitBegun) for log in logs.values())
+    fewest = min(len(log.steps) for log in logs.values())
+    return NeverMet(tuple(logs), fewest, site, joined, asks, min(u.at_ns for u in steps))
 
 
 def _first_looks(gradients: Gradients, rank: int) -> tuple[Update, Update] | None:

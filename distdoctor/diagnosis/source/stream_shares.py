@@ -117,6 +117,30 @@ def deals(program: UserProgram, node: ast.AST) -> bool:
     return name in _DEALERS and any(map(_speaks_of_rank, given)) and any(map(speaks_of_world, given))
 
 
+def shares_without_rank(sources: Mapping[str, str]) -> list[tuple[SourceLine, str]]:
+    """Where every so many of something are taken, as many as there are ranks, and the first does not follow from the number of
+    the rank: `rows[::world_size]`, `range(0, len(rows), nranks)`. All ranks take the same ones there."""
+    program = program_of(sources)
+    found = []
+    for file in program.files:
+        for node in file.nodes(ast.Subscript, ast.Call):
+            bounds = _bounds(node)
+            if bounds is None or not any(map(speaks_of_world, way_back(program, bounds[1]))):
+                continue
+            if bounds[0] is None or not any(map(_speaks_of_rank, way_back(program, bounds[0]))):
+                found.append((program.scope_of(node).line(node), ast.unparse(node)))
+    return found
+
+
+def _bounds(node: ast.AST) -> tuple[ast.expr | None, ast.expr] | None:
+    """(where it begins, None: at the front; the step) of what goes through something by steps."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.step is not None:
+        return node.slice.lower, node.slice.step
+    if isinstance(node, ast.Call) and (last_word(node.func), len(node.args)) in (("islice", 4), ("range", 3)):
+        return node.args[-3], node.args[-1]
+    return None
+
+
 def _is_share(program: UserProgram, number: ast.expr | None, of: ast.expr | None) -> bool:
     """Whether a number comes from that of the rank, and another one from how many there are."""
     if number is None or of is None:

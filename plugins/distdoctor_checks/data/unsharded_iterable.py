@@ -34,6 +34,7 @@ from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.same_batches import SameBatches, same_batches
 from distdoctor.diagnosis.replicas.used_factor import losses_differ
@@ -42,6 +43,7 @@ from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.own_batches import batches_of_model, shared_seeds
 from distdoctor.diagnosis.source.stream_seeds import stream_seed, summed_numbers
+from distdoctor.diagnosis.source.stream_shares import shares_without_rank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -80,8 +82,11 @@ def _has_training_loader(orders: SampleOrders) -> bool:
 
 def _made_by_hand(same: SameBatches, sources: Sources) -> Finding:
     ranks, last = same.replicas.ranks, same.updates[-1]
-    seeds, made = shared_seeds(sources.texts), batches_of_model(sources.texts)
+    shares = shares_without_rank(sources.texts)
+    seeds = shared_seeds(sources.texts) if not shares else []
+    made = batches_of_model(sources.texts)
     places = (
+        *(Place(line, ranks, f"takes the same share on every rank: `{text}`") for line, text in shares[:2]),
         *(Place(line, ranks, f"seeds every rank alike: `{text}`") for line, text in seeds),
         *(Place(line, ranks, f"the model is given `{text}`") for line, text in made),
         Place(last.loss_site, ranks, "backward of the same loss on each"),
@@ -99,6 +104,8 @@ def _made_by_hand(same: SameBatches, sources: Sources) -> Finding:
                 "seed-by-rank" if seeds else "shard-the-stream",
                 change="torch.manual_seed(seed + rank)  # once the model is wrapped, ahead of the first draw"
                 if seeds
+                else f"begin at the number of the rank in `{shares[0][1]}` ({at(shares[0][0])})"
+                if shares
                 else "",
                 effect=f"{len(ranks)} times as many samples in each step",
             ),

@@ -6,7 +6,9 @@ What it means    model.module(x) (or a method of the inner module) computes the 
 Why it hurts     No error, no hang: N models each train on 1/N of the data, and one of them is saved.
 How we know      Gradients differ between ranks at the optimizer step, and no forward went through the wrapper since the
                  previous step. Without any wrapper: the ranks hold the same parameters and share the data or their metrics, and
-                 no collective ever carried anything as large as the gradients.
+                 no collective ever carried anything as large as the gradients. Where no rank of a job has called any collective,
+                 and each trains the same model with the same settings: a warning, likely, and possible where the source speaks
+                 of ranks.
 What to do       Call the wrapper itself: model(x). Wrap the model before its first step, or average gradients by hand.
 When it is fine  Evaluation through model.module; independent trials that exchange nothing are not reported.
 Source           torch.nn.parallel.DistributedDataParallel.
@@ -20,10 +22,10 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import WRAPPER, Gradients
-from distdoctor.diagnosis.replicas.never_wrapped import Unwrapped, UnwrappedReplicas
+from distdoctor.diagnosis.replicas.never_wrapped import NeverMet, Unwrapped, UnwrappedReplicas
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import event_site, evidence, line_with, places, sides, which
 from distdoctor.diagnosis.source.call_edits import calls_at
@@ -41,6 +43,8 @@ def examine(unwrapped: UnwrappedReplicas, partings: ReplicaDivergences | None, s
             yield _bypassed(parting, unwrapped.gradients, sources)
     for one in unwrapped.found:
         yield _never_wrapped(one)
+    if unwrapped.never_met is not None:
+        yield _by_themselves(unwrapped.never_met)
 
 
 def _never_went_through(parting: ReplicaDivergence) -> bool:
@@ -114,6 +118,29 @@ def _never_wrapped(one: Unwrapped) -> Finding:
             ),
         ),
         confidence=LIKELY,
+        at_ns=one.at_ns,
+    )
+
+
+def _by_themselves(one: NeverMet) -> Finding:
+    return Finding(
+        title=f"{named(one.ranks)} train the same model each for itself: no collective was called"
+        + ("" if one.joined else ", and no process group made"),
+        ranks=one.ranks,
+        place=one.site,
+        places=(Place(one.site, one.ranks, "steps with its own gradients"),),
+        evidence={"steps": one.steps, "world_size": len(one.ranks)},
+        why=f"they were started as one job of {len(one.ranks)} ranks, and made {one.steps} steps or more with the same settings"
+        + ("; the source knows of ranks, so that separate trainings may be meant" if one.asks_for_rank else ""),
+        prescriptions=(
+            Prescription(
+                "all-reduce-gradients",
+                change="torch.distributed.init_process_group() and DistributedDataParallel, or start it as its library wants it "
+                "(accelerate launch); one process where one training is meant",
+            ),
+        ),
+        severity=WARNING,
+        confidence=POSSIBLE if one.asks_for_rank else LIKELY,
         at_ns=one.at_ns,
     )
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.stream_shares import is_told_its_share, share_of_data, stream_share
+from distdoctor.diagnosis.source.stream_shares import (
+    is_told_its_share,
+    share_of_data,
+    shares_without_rank,
+    stream_share,
+)
 from distdoctor.recording.source_line import SourceLine
 
 CLASS = """class Stream(IterableDataset):
@@ -167,3 +172,21 @@ def test_data_of_a_class_that_is_not_the_users_are_judged_by_what_they_are_given
 def test_data_that_are_told_a_share_do_not_take_that_of_the_process(makes: str, told: bool) -> None:
     text = f"class Rows:\n    def __init__(self, files, rank=None, world=None):\n        pass\n\n\n{makes}\n"
     assert is_told_its_share({"train.py": text}, "Rows") is told
+
+
+@pytest.mark.parametrize(
+    ("taken", "told"),
+    [
+        ("range(0, len(self.rows), nranks)", True),
+        ("self.rows[::world_size]", True),
+        ("islice(self.rows, 0, None, dist.get_world_size())", True),
+        ("range(rank, len(self.rows), nranks)", False),
+        ("self.rows[self.first :: world_size]", False),
+        ("self.rows[::2]", False),
+    ],
+)
+def test_a_share_that_begins_at_the_front_on_every_rank_is_known(taken: str, told: bool) -> None:
+    made = "class Rows:\n    def __init__(self, rank):\n        self.first = rank\n\n"
+    text = f"{made}    def share(self):\n        return {taken}\n"
+
+    assert [line.line for line, _ in shares_without_rank({"/job/data.py": text})] == [6] * told
