@@ -39,7 +39,10 @@ def test_replicas_are_known_by_their_own_evidence(
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
 
 
-@pytest.mark.parametrize(("how", "words"), [("a part", "# a part"), ("beside its blocks", "fully_shard(model.inner)")])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("a part", "# a part"), ("shown now and then", "# a part"), ("beside its blocks", "fully_shard(model.inner)")],
+)
 def test_a_part_of_the_model_beside_the_wrapper_is_told(how: str, words: str) -> None:
     recording, _ = watched(jobs.wrapped_in_part, how=how)
     (finding,) = found(recording)

@@ -29,6 +29,7 @@ from distdoctor.recording.trace.layout import CallFlag, Op, TensorFlag
 FULLY_SHARD = "fully_shard"
 DEALT, SAVED = "share one dataset with a DistributedSampler", "save one model for all"
 A_FEW = 128  # bytes: what scores, counts and norms take
+NOW_AND_THEN = 1 / 4  # of the steps
 _BARRIERS = (Op.BARRIER, Op.MONITORED_BARRIER)
 _OF_SHARDS = (Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.REDUCE_SCATTER, Op.REDUCE_SCATTER_TENSOR)
 
@@ -96,11 +97,13 @@ def _is_in_none(tensor: TensorInfo) -> bool:
 
 
 def _exchanges(own: RankGradients, by: str) -> bool:
-    """Whether the program itself sends more than a few numbers in its steps: activations, features, weights."""
+    """Whether the program itself sends more than a few numbers in its steps: activations, features, weights. What it sends now
+    and then, as the pictures of an evaluation, trains nothing."""
     calls, others = own.log.calls, _BARRIERS if by == WRAPPER else (*_BARRIERS, *_OF_SHARDS)
     mine = (
         (calls["step"] > 0)
         & (calls["flags"] & CallFlag.NATIVE == 0)
         & ~np.isin(calls["op"], [int(op) for op in others])
     )
-    return bool((mine & (calls["nbytes"] > A_FEW)).any())
+    steps = np.unique(calls["step"][mine & (calls["nbytes"] > A_FEW)])
+    return len(steps) > NOW_AND_THEN * len(own.log.steps)
