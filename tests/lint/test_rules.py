@@ -108,3 +108,53 @@ def test_the_other_side_of_a_conditional_expression_counts(other: str, codes: se
     seen = examine({"train.py": CHOSEN.format(chosen="dist.reduce(grads[i], rank)", other=other)})
 
     assert {finding.code for finding in seen.findings} == codes
+
+
+SIGNALLED = """import torch.distributed as dist
+
+
+def step(optimizer, signal, rank, compute):
+    def closure():
+        if rank == 0:
+            dist.broadcast(signal, src=0)
+        return compute()
+
+    if rank == 0:
+        optimizer.step(closure)
+    else:
+        {heard}
+        closure()
+"""
+
+
+@pytest.mark.parametrize(("heard", "codes"), [("dist.broadcast(signal, src=0)", set()), ("pass", {"DD112"})])
+def test_a_closure_that_tells_the_others_is_answered_by_the_function_around_it(heard: str, codes: set[str]) -> None:
+    seen = examine({"train.py": SIGNALLED.format(heard=heard)})
+
+    assert {finding.code for finding in seen.findings} == codes
+
+
+KEPT = """import torch
+
+
+def train(heads, optimizers, {outer}):
+    for batch in {outer}:
+        losses = []
+        for head, optimizer in {inner}:
+            optimizer.zero_grad()
+            loss = head(batch).sum()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss)
+        print([loss.item() for loss in losses])
+"""
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "codes"),
+    [("loader", "zip(heads, optimizers)", set()), ("epochs", "zip(loader, loader)", {"DD401"})],
+)
+def test_a_list_that_is_made_anew_in_each_step_does_not_grow(outer: str, inner: str, codes: set[str]) -> None:
+    seen = examine({"train.py": KEPT.format(outer=outer, inner=inner)})
+
+    assert {finding.code for finding in seen.findings} == codes

@@ -38,7 +38,7 @@ def _written(scope: Scope, called: Container[int]) -> Iterator[str]:
         call
         for call in scope.calls
         if COLLECTIVES.match(last_word(call.func))
-        and (any(line in called for line in _lines_of(call)) or dotted(call.func) in scope.parameters)
+        and (any(line in called for line in _lines_of(call)) or _was_handed(call, scope, called))
     ]
     if not carrying:
         return
@@ -60,8 +60,16 @@ def _written(scope: Scope, called: Container[int]) -> Iterator[str]:
             yield dotted(call.func.value).removesuffix(".data").rpartition(".")[2]  # type: ignore[attr-defined]
 
 
-def _lines_of(node: ast.expr) -> range:
-    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+def _was_handed(call: ast.Call, scope: Scope, called: Container[int]) -> bool:
+    """Whether what is called was given to the function (`lambda t: dist.all_reduce(t)`), by one in which such a call was made."""
+    if dotted(call.func) not in scope.parameters:
+        return False
+    givers = (one for one in scope.file.scopes if one.name and any(last_word(c.func) == scope.name for c in one.calls))
+    return any(line in called for giver in givers for line in _lines_of(giver.node))
+
+
+def _lines_of(node: ast.AST) -> range:
+    return range(lineno(node), (getattr(node, "end_lineno", None) or lineno(node)) + 1)
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -12,6 +12,7 @@ Source           PyTorch FAQ: my model reports "cuda runtime error(2): out of me
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from distdoctor.diagnosis.finding import WARNING
@@ -20,6 +21,8 @@ from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_wo
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rule import Sighting, is_among_tests, rule
 from distdoctor.lint.training import backwards, training_loops, without_gradients
+
+_OF_DATA = re.compile(r"(?i)loader|dataset|batches|\bdata\b")
 
 FEW = 10  # turns whose graphs are no growth
 
@@ -88,8 +91,14 @@ def _outlives(keeper: str, loop: Loop, scope: Scope) -> bool:
     if not keeper or "." in keeper:
         return False
     made = [b for b in scope.bindings.get(keeper, ()) if not isinstance(b.statement, ast.AugAssign)]
-    inside = [b for b in made if within(loop, b.statement, scope.file)]
+    steps = [loop, *(outer for outer in scope.file.loops_around(loop) if _goes_through_data(outer))]
+    inside = [b for b in made if any(within(one, b.statement, scope.file) for one in steps)]
     return bool(made) and not inside
+
+
+def _goes_through_data(loop: Loop) -> bool:
+    """Whether a turn of a loop is a step: what it goes through bears the name of data."""
+    return isinstance(loop, ast.For | ast.AsyncFor) and bool(_OF_DATA.search(ast.unparse(loop.iter)))
 
 
 def _is_trained_on(keeper: str, scope: Scope) -> bool:

@@ -107,6 +107,8 @@ def answered(
     ]
     if not all(only_ranks_of(condition, where, scope, program) for where in elsewhere):
         return True  # `if rank != 0: barrier()` ... `if rank == 0: barrier()`
+    if _is_heard_outside(issue, scope, program):
+        return True
     if not isinstance(statement, ast.If | ast.IfExp):
         return False
     other_side = statement.body if condition.negated else statement.orelse
@@ -116,6 +118,18 @@ def answered(
     return bool(issues(scope, program, calls)) or any(
         _may_wait(call) or _is_handed_in(call, scope, program) or _hands_over(call, scope, program) for call in calls
     )
+
+
+def _is_heard_outside(issue: Issue, scope: Scope, program: ParsedFiles) -> bool:
+    """Whether the function around this one issues the very same call under a condition on the rank: one rank calls the closure,
+    and tells the others, which stand there, to do so too."""
+    call, outer = issue.way[0][0], scope.outer
+    while outer is not None and outer.name:
+        alike = (one for one in outer.calls if ast.unparse(one) == ast.unparse(call))
+        if any(on_rank(one, outer, program) is not None for one in alike):
+            return True
+        outer = outer.outer
+    return False
 
 
 def _leaves_behind(call: ast.Call, block: list[ast.stmt]) -> bool:

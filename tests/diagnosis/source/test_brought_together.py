@@ -21,6 +21,10 @@ def merge(stats, all_reduce):
     stats.seen.copy_(stats.count)
 
 
+def sync(stats):
+    merge(stats, lambda total: dist.all_reduce(total))
+
+
 class Codebook:
     def forward(self, x):
         counts, sums = x.sum(0), x.t() @ x
@@ -53,4 +57,4 @@ def test_what_nothing_carried_stays_each_ranks_own(name: str) -> None:
 
 def test_a_collective_that_was_not_called_brings_nothing_together() -> None:
     assert together("norm.ema_counts", "norm.centre", called="spread") == []
-    assert together("norm.count", called="nowhere") == []
+    assert together("norm.count", called="broadcast") == []
