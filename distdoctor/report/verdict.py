@@ -12,18 +12,8 @@ from distdoctor.report.root_cause import failed, from_outside, root_cause
 
 def verdict(diagnosis: Diagnosis) -> str:
     """`healthy: 81 checks on 2 ranks`, or why that cannot be said. What somebody accepted was found all the same."""
-    cause = root_cause(diagnosis)
-    why = "what was found is accepted" if diagnosis.suppressed else "no check found out why"
-    if cause is not None:
-        return f"the job failed: rank {cause.rank} ended first, with {cause.words}; {why}"
-    if failed(diagnosis.job):
-        nobody = diagnosis.recording is not None and _saw_nobody(diagnosis.recording)
-        if diagnosis.job.interrupted:
-            until_then = "no rank was recorded" if nobody else "no check found anything until then"
-            return f"{from_outside(diagnosis.job.interrupted)}; {until_then}"
-        if nobody:
-            why = "no rank was recorded that could tell why"
-        return f"the job failed with exit code {diagnosis.job.exit_code}, and {why}"
+    if failure := unexplained(diagnosis):
+        return failure
     coverage = diagnosis.coverage
     if coverage is not None and coverage.expected and not coverage.seen:
         return f"nothing was seen: {coverage.sentence}"
@@ -47,6 +37,25 @@ def verdict(diagnosis: Diagnosis) -> str:
         ended = f"{from_outside(diagnosis.job.interrupted)}; " if diagnosis.job.interrupted else ""
         return f"{ended}no finding: {checks} on what a log says, which is no proof of health"
     return f"no finding, but not everything was seen: {checks}; {coverage.sentence}"
+
+
+def unexplained(diagnosis: Diagnosis) -> str:
+    """How the job failed, where no error that was found says why; "" for one that ended well or is explained."""
+    if diagnosis.at_least(ERROR):
+        return ""
+    cause = root_cause(diagnosis)
+    why = "what was found is accepted" if diagnosis.suppressed else "no check found out why"
+    if cause is not None:
+        return f"the job failed: rank {cause.rank} ended first, with {cause.words}; {why}"
+    if not failed(diagnosis.job):
+        return ""
+    nobody = diagnosis.recording is not None and _saw_nobody(diagnosis.recording)
+    if diagnosis.job.interrupted:
+        until_then = "no rank was recorded" if nobody else "no check found anything until then"
+        return f"{from_outside(diagnosis.job.interrupted)}; {until_then}"
+    if nobody:
+        why = "no rank was recorded that could tell why"
+    return f"the job failed with exit code {diagnosis.job.exit_code}, and {why}"
 
 
 def _saw_nobody(recording: Recording) -> bool:
@@ -96,7 +105,8 @@ def summary(diagnosis: Diagnosis) -> str:
             if codes:
                 named = ", ".join(dict.fromkeys(codes))
                 counts.append(f"{_counted(len(codes), severity.word)} ({named})")
-        found = ", ".join(counts)
+        failure = "" if diagnosis.job.interrupted else unexplained(diagnosis)
+        found = "; ".join(part for part in (failure, ", ".join(counts)) if part)
     else:
         healthy = diagnosis.healthy and not failed(diagnosis.job)
         found = verdict(diagnosis) if not healthy else "nothing else found" if diagnosis.suppressed else "healthy"

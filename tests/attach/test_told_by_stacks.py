@@ -500,3 +500,14 @@ def test_where_a_check_of_hangs_fails_nobody_says_that_nothing_is_stuck() -> Non
 
     assert answer(diagnosis, recording).startswith("could not look: DD996: the check failed: KeyError: 'which'; rank 0")
     assert _exit_code(LookedAt("train.py", (), 0), diagnosis, Settings()) == 5
+
+
+def test_a_rank_that_stands_in_a_library_alone_is_told_the_line_of_the_library() -> None:
+    held = (
+        frame("/usr/lib/python3.11/multiprocessing/queues.py:90 put"),
+        frame("/venv/lib/python3.11/site-packages/writer/file_writer.py:136 add_event"),
+    )
+    (finding,) = examine(looked_at(rank(0, *held, still=40.0), in_collective(1)), HANGS, live=True).findings
+
+    assert finding.code == "DD116"
+    assert finding.prescriptions[0].change == "bound the wait at file_writer.py:136, or do this on every rank"

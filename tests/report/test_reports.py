@@ -375,3 +375,12 @@ def test_every_format_gives_the_same_verdict(code: str) -> None:
     assert unescape(re.sub("</?code>", "`", page[1])).endswith(finding.title)
     assert (document["code"], document["title"], document["ranks"]) == (code, finding.title, list(finding.ranks))
     assert document["confidence"] == str(finding.confidence) == result["properties"]["confidence"]
+
+
+def test_a_failed_job_of_which_only_notes_are_told_does_not_read_as_a_sound_one() -> None:
+    note = replace(SKIPPED, code="DD804", severity=NOTE)
+    warning = "the job failed with exit code 1, and no check found out why; 1 note (DD804)"
+
+    assert summary(diagnosis_of(note, exit_code=1)) == warning
+    assert summary(diagnosis_of(note, exit_code=0)) == "1 note (DD804)"
+    assert summary(diagnosis_of(SKIPPED, note, exit_code=1)) == "1 error (DD101), 1 note (DD804)"

@@ -643,7 +643,7 @@ def _change(standing: RankActivity, standstill: Stall) -> str:
             f"{lock.taken.short} keeps the lock for good"
         )
     path = standing.site.path.rpartition("/")[2]
-    where = f"{path}:{standing.site.line}"
+    where = standing.where
     inner = standing.inner
     innermost = f"{inner.path}:{inner.function}" if inner is not None else ""
     polled = polled_at(standstill.recording.sources, standing.site) if "sleep(" in line or ".wait(" in line else None

@@ -96,6 +96,16 @@ class RankActivity:
         return self.seen.process
 
     @property
+    def where(self) -> str:
+        """The user's line, else that of the library that the innermost frames of the standard library belong to."""
+        if self.site:
+            return self.site.short
+        main = self.process.main.in_python if self.process is not None and self.process.main is not None else None
+        frames = main.frames if main is not None else ()
+        library = next((one for one in frames if "/site-packages/" in one.path), next(iter(frames), None))
+        return library.site.short if library is not None else "an unknown line"
+
+    @property
     def still_seconds(self) -> float | None:
         return self.process.still_seconds if self.process else None
 
