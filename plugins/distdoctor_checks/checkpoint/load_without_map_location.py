@@ -28,7 +28,13 @@ def examine(checkpoints: Checkpoints) -> Iterator[Finding]:
     restored = {rank: event.at_ns for rank, event in checkpoints.events(StateLoaded)}  # the last of each rank
     for load in checkpoints.loads:
         event = load.event
-        if event.by == "torch.load" and not event.placed and restored.get(load.rank, 0) > event.at_ns:
+        of_a_package = "/site-packages/" in event.path
+        if (
+            event.by == "torch.load"
+            and not event.placed
+            and not of_a_package
+            and restored.get(load.rank, 0) > event.at_ns
+        ):
             found[event.path, event.site].append(load)
     for loads in found.values():
         if len({load.rank for load in loads}) > 1:

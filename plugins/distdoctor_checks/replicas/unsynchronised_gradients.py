@@ -331,6 +331,8 @@ def _why(
         parts.append(f"no all_reduce had the shapes of {parting.share}: forgotten, or meant to be each rank's own")
     elif parting.peers.by in (BY_HAND, WATCHED):
         parts.append(f"{parting.share} were not reduced over {named(parting.peers.ranks)}, or were changed afterwards")
+    elif unprepared := _unprepared(parting):
+        parts.append(unprepared)
     else:
         parts.append(
             f"{parting.peers.by} averaged the gradients, and {parting.share} were changed afterwards on some ranks only"
@@ -340,6 +342,25 @@ def _why(
         parts.append(f"{named(none)} had no gradient: it did not use that parameter in this step")
     parts.append("" if orders or hook else tie(parting))
     return ". ".join(part for part in parts if part)
+
+
+def _unprepared(parting: ReplicaDivergence) -> str:
+    """Where more backward passes were seen than forwards through the wrapper; "" where each had one."""
+    passes = max(parting.counts("backwards").values(), default=0)
+    forwards = max(
+        (
+            sum(both)
+            for both in zip(parting.counts("synced").values(), parting.counts("unsynced").values(), strict=True)
+        ),
+        default=0,
+    )
+    if passes <= forwards:
+        return ""
+    ways = f"{forwards} forward{'' if forwards == 1 else 's'} through {parting.peers.by}"
+    return (
+        f"{passes} backward passes and {ways} since the previous step: what a backward pass computes that no forward has "
+        "prepared (in Lightning: no self.manual_backward()) is not averaged"
+    )
 
 
 def sick() -> Recording:

@@ -374,6 +374,13 @@ def test_an_optimizer_that_steps_in_a_hook_of_backward_steps_before_the_wrapper_
     assert ("changed afterwards" in finding.why, finding.undecided) == (not hooked, not hooked)
 
 
+@pytest.mark.parametrize(("backwards", "words"), [(1, "changed afterwards"), (2, "2 backward passes and 1 forward")])
+def test_more_backward_passes_than_forwards_are_not_said_to_be_averaged(backwards: int, words: str) -> None:
+    finding = told("DD202", trained_job(2).initial().step(grads={1: 1}, params={1: 1}, backwards=backwards).recording())
+
+    assert words in finding.why
+
+
 @pytest.mark.parametrize(("made", "line"), [("{n for n in table}", 47), ("[n for n in table]", None)])
 def test_what_is_packed_in_the_order_of_a_set_adds_up_other_gradients(made: str, line: int | None) -> None:
     sources = reducing()
