@@ -26,6 +26,7 @@ def cases(family: str) -> list[dict[str, Any]]:
 
 def test_there_are_programs_of_all_families() -> None:
     assert FAMILIES == [
+        "frames_and_loops",
         "framework_mixed",
         "fresh_hangs",
         "fresh_resumes",

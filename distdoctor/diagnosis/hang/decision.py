@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -34,6 +35,7 @@ from distdoctor.recording.trace.layout import POINT_TO_POINT, Op
 
 JOIN = "join"  # the hint of an incident in which join() answered a collective of the user's
 TURNS = 4096  # calls that are looked back at, for turns of a loop
+TWICE = 2  # passes over a loader that show how long it is
 PAST = 256  # calls of a group that are looked back at
 
 
@@ -212,12 +214,37 @@ def _by_lines(facts: Collectives, incident: Incident, one: Call, other: Call | N
     there = parted.other if other is not None else None
     by_value = deciding_value(sources, one.site, differs) if parted.one == there else None
     been = _been(facts, one, others), other is not None and _been(facts, other, mine)
+    even = _even_loops(facts)
     decision = by_value or deciding_condition(
-        sources, parted.one, there, mine, others, been=been, callers=parted.callers
+        sources, parted.one, there, mine, others, been=been, callers=parted.callers, even=even
     )
     if decision is None and other is not None and {one.op, other.op} <= POINT_TO_POINT:
         return deciding_value(sources, one.site, ROOT)
     return decision
+
+
+def _even_loops(facts: Collectives) -> frozenset[tuple[str, int]]:
+    """(path, line) of loops over a loader that went to their end each time, with as many batches on all ranks: how long they are
+    parts nobody."""
+    seen: dict[tuple[str, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    left: set[tuple[str, int]] = set()
+    for rank, timeline in facts.timelines.items():
+        log = timeline.log
+        for row in log.passes:
+            site = log.site(int(row["loop_site"]))
+            place = (site.path, site.line)
+            if row["ended_ns"]:
+                seen[place][rank].append(int(row["batches"]))
+            elif int(row["seq"]) < int(log.passes["seq"][-1]):
+                left.add(place)  # by `break`
+    return frozenset(
+        place
+        for place, by_rank in seen.items()
+        if place not in left
+        and by_rank.keys() == facts.timelines.keys()
+        and all(len(batches) >= TWICE for batches in by_rank.values())
+        and len({count for batches in by_rank.values() for count in batches}) == 1
+    )
 
 
 def _been(facts: Collectives, call: Call, ranks: Sequence[int]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.source.deciding_tests import (
@@ -52,12 +52,13 @@ def deciding_condition(
     *,
     been: tuple[bool, bool] = (False, False),
     callers: tuple[Sequence[SourceLine], Sequence[SourceLine]] = ((), ()),
+    even: Container[tuple[str, int]] = (),
 ) -> Decision | None:
     """What most likely sent `ranks` to one line and `others` to the other; None when nothing in the source tells.
 
     `other` None: the ranks that missed the line `one` went nowhere, they have ended. `been`: whether those that are not in this
     line now have been there before, in `one` and in `other`. `callers`: the lines that called the functions of these lines this
-    time, the nearest first, as far as that is known.
+    time, the nearest first, as far as that is known. `even`: (path, line) of loops that had as many turns on all ranks.
     """
     program = program_of(sources)
     mine = way_to(program, one, callers[0])
@@ -67,6 +68,7 @@ def deciding_condition(
     tests = list(tests_between(program, mine, theirs))
     if one == other:
         tests = [*tests_of_hooks(program, next(iter(mine.nodes.values()))), *tests_on_the_way(program, mine)]
+    tests = [test for test in tests if not (test.is_loop and _place(program, test) in even)]
     if other is not None:  # both went on
         tests = [test for test in tests if not _ends_the_rank(program, test)]
     for site, known in ((one, been[0]), (other, been[1])):
@@ -83,6 +85,10 @@ def deciding_condition(
         return None
     told = {(step.path, step.line) for step in (step_of(program, test.value) for test in stops)}
     return replace(decision, stops_a_framework=(decision.site.path, decision.site.line) in told)
+
+
+def _place(program: UserProgram, test: DecidingTest) -> tuple[str, int]:
+    return program.scope_of(test.holder).path, lineno(test.holder)
 
 
 def awaited_condition(sources: Mapping[str, str], site: SourceLine) -> Decision | None:

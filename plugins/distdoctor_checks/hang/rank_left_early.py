@@ -102,7 +102,9 @@ def _finding(verdict: Verdict, incident: Incident) -> Finding:
 def _cure(verdict: Verdict, incident: Incident, left: LoopExit | None, going: str) -> Prescription:
     assert incident.usual is not None
     decided = decide_once(verdict, incident)
-    if decided is not None and incident.decision is not None and incident.decision.stops_a_framework:
+    decision = incident.decision
+    leaves = decision is not None and (decision.stops_a_framework or (left is None and decision.exit is not None))
+    if decided is not None and leaves:
         return decided
     last = f"{incident.usual.op.word} ({at(incident.usual.site)})"
     return Prescription(
