@@ -205,7 +205,12 @@ def _evaluation(same: SameData) -> Finding:
         evidence={"dataset": one.data.name, "samples": one.length, "sampler": one.sampler},
         why=f"the result is right, at {len(ranks)} times the work; fine for a small dataset",
         prescriptions=(
-            Prescription("distributed-sampler", effect=f"{-(-max(one.length, 0) // len(ranks)):,} samples a rank"),
+            Prescription(
+                "distributed-sampler",
+                change="DataLoader(dataset, ..., sampler=DistributedSampler(dataset, shuffle=False)), and all_reduce sums and "
+                "counts of what is measured",
+                effect=f"{-(-max(one.length, 0) // len(ranks)):,} samples a rank",
+            ),
         ),
         at_ns=one.started_ns,
     )

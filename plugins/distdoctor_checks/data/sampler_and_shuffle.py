@@ -121,7 +121,13 @@ def _finding(epochs: list[Together], swapped: list[str]) -> Finding:
             "first_indices": [int(index) for index in one.first[:5]],
         },
         why=f"{one.sampler_name} does not shuffle, which is right only for data already shuffled or whose order matters",
-        prescriptions=(Prescription("shuffle-in-the-sampler", effect="every epoch has a different order"),),
+        prescriptions=(
+            Prescription(
+                "shuffle-in-the-sampler",
+                change="" if one.flags & PassFlag.DISTRIBUTED_SAMPLER else "DataLoader(dataset, ..., shuffle=True)",
+                effect="every epoch has a different order",
+            ),
+        ),
         at_ns=one.started_ns,
     )
 
