@@ -43,6 +43,18 @@ def epoch_use(sources: Mapping[str, str], name: str, within: Sequence[str] = ())
     return max(uses, key=_telling, default=None)
 
 
+def handed_on(sources: Mapping[str, str]) -> SourceLine:
+    """Where the one set_epoch of the user's own hands the epoch on, or begins, where it hands it to nobody; no line where there
+    is none, or several."""
+    program = program_of(sources)
+    own = [one for one in program.scopes.values() if one.name == "set_epoch" and one.of_class]
+    if len(own) != 1:
+        return SourceLine()
+    scope = own[0]
+    calls = [call for call in scope.calls if last_word(call.func) == "set_epoch"]
+    return scope.line(calls[0] if calls else scope.node)
+
+
 def _telling(use: EpochUse) -> tuple[bool, bool]:
     return bool(use.read), use.always
 

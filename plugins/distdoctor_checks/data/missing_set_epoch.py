@@ -48,7 +48,7 @@ from distdoctor.diagnosis.finding import (
 )
 from distdoctor.diagnosis.source.call_edits import calls_at, method_around, only_method_called
 from distdoctor.diagnosis.source.edits import Edit
-from distdoctor.diagnosis.source.epoch_use import epoch_use, shuffles_by_epoch
+from distdoctor.diagnosis.source.epoch_use import epoch_use, handed_on, shuffles_by_epoch
 from distdoctor.diagnosis.source.given_values import given_at
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_at
 from distdoctor.diagnosis.source.sampler_calls import (
@@ -118,7 +118,9 @@ def _meant_to_tell(repeated: Repetition, orders: SampleOrders, sources: Sources)
     ):
         return ()
     guards = [guard for guard in guards_at(sources.texts, called)[:1] if guard.how == ENCLOSES]
+    own = handed_on(sources.texts)
     return (
+        *((Place(own, ranks, "hands the epoch on, but not to this sampler"),) if own and own != called else ()),
         *(Place(replace(called, line=one.line), ranks, f"tells the epoch only if `{one.only_if}`") for one in guards),
         Place(called, ranks, "tells the epoch, but not this sampler"),
     )

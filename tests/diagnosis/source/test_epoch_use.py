@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.epoch_use import epoch_use, shuffles_by_epoch
+from distdoctor.diagnosis.source.epoch_use import epoch_use, handed_on, shuffles_by_epoch
 
 DATA = """
 import random
@@ -98,3 +98,17 @@ def test_what_a_library_shuffles_by_the_epoch_is_read_where_the_data_read_it() -
 def test_a_stream_that_draws_in_a_method_of_its_own_shuffles_by_epoch() -> None:
     assert shuffles_by_epoch({"data.py": DATA.format(read="epoch", lines="pass")}, "Stream")
     assert not shuffles_by_epoch({"data.py": DATA.format(read="seed", lines="pass")}, "Stream")
+
+
+WRAPPER = """class Paired:
+    def set_epoch(self, epoch):
+        {told}
+"""
+
+
+@pytest.mark.parametrize(("told", "line"), [("self.left.sampler.set_epoch(epoch)", 3), ("self.epoch = epoch", 2)])
+def test_the_line_that_hands_the_epoch_on_is_known_where_one_class_of_the_users_does(told: str, line: int) -> None:
+    text = WRAPPER.format(told=told)
+
+    assert handed_on({"/job/data.py": text}).line == line
+    assert not handed_on({"/job/data.py": text + text.replace("Paired", "Other")})
