@@ -37,27 +37,30 @@ _OF_THE_JOB = ("world_size", "distributed", "num_processes", "nproc", "rank", "i
 
 def by_own_value(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
     for branch, loop in _exits(scope):
-        compared = next(_comparisons(branch.test), None)
+        compared = next((one for one in _comparisons(branch.test) if _compares_own(one, branch, loop, scope)), None)
         tests = (branch.test, *(one.test for one in conditions(branch, scope)))
         if compared is None or any(word in ast.unparse(one).lower() for one in tests for word in _OF_THE_JOB):
             continue
         issue = next(_averages(loop, scope, program), None)
         if issue is None or issues(scope, program, calls_in(branch.body, scope)):
             continue
-        if any(_is_own(side, branch, loop, scope) for side in (compared.left, compared.comparators[0])):
-            call, where = issue.way[-1]
-            words = ast.unparse(compared)
-            yield Sighting(
-                node=branch,
-                scope=scope,
-                title=f"a rank for which `{words}` is true leaves the loop, and the others go on to {issue.operation}",
-                why=f"each rank compares a value of its own batch; in line {lineno(issue.way[0][0])} those that are still in the "
-                "loop wait for it",
-                remedy="decide-once",
-                also=((call, where, f"issues {issue.operation}"),),
-                severity=WARNING,
-                evidence={"operation": issue.operation, "condition": words},
-            )
+        call, where = issue.way[-1]
+        words = ast.unparse(compared)
+        yield Sighting(
+            node=branch,
+            scope=scope,
+            title=f"a rank for which `{words}` is true leaves the loop, and the others go on to {issue.operation}",
+            why=f"each rank compares a value of its own batch; in line {lineno(issue.way[0][0])} those that are still in the "
+            "loop wait for it",
+            remedy="decide-once",
+            also=((call, where, f"issues {issue.operation}"),),
+            severity=WARNING,
+            evidence={"operation": issue.operation, "condition": words},
+        )
+
+
+def _compares_own(one: ast.Compare, branch: ast.If, loop: Loop, scope: Scope) -> bool:
+    return any(_is_own(side, branch, loop, scope) for side in (one.left, one.comparators[0]))
 
 
 def _exits(scope: Scope) -> Iterator[tuple[ast.If, Loop]]:
@@ -140,9 +143,23 @@ def _parts(node: ast.AST) -> set[str]:
 def _values(name: str, scope: Scope, before: ast.If | None = None) -> list[ast.expr]:
     """What is assigned to a name in a function, or unpacked into it. `before`: not what only follows a branch in the body of its
     loop, which the next turn replaces before it comes there."""
-    found = [one for one in scope.assigns if one.value is not None and name in _targets(one)]
+    found = [
+        one
+        for one in scope.assigns
+        if one.value is not None and name in _targets(one) and not (_scales(one) or _begins(one))
+    ]
     earlier = [one for one in found if before is None or lineno(one) < lineno(before)]
     return [one.value for one in earlier or found if one.value is not None]
+
+
+def _scales(one: ast.Assign | ast.AugAssign | ast.AnnAssign) -> bool:
+    """`total /= steps`: the same value by another measure."""
+    return isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Div | ast.Mult)
+
+
+def _begins(one: ast.Assign | ast.AugAssign | ast.AnnAssign) -> bool:
+    """`total = 0.0`, to which something is added."""
+    return not isinstance(one, ast.AugAssign) and isinstance(one.value, ast.Constant)
 
 
 def _targets(one: ast.Assign | ast.AugAssign | ast.AnnAssign) -> set[str]:

@@ -151,3 +151,35 @@ def test_a_loop_with_the_backward_of_a_wrapper_is_left_by_all_or_none(leaves: st
 def test_a_loop_without_such_a_backward_is_left_as_each_rank_likes(old: str, new: str) -> None:
     assert old in WRAPPED
     assert told(WRAPPED.replace(old, new)) == []
+
+
+EPOCHS = WRAPPED.replace(
+    """    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        if loss.item() < limit:
+            break
+""",
+    """    seen = []
+    for epoch in range(10):
+        total = 0.0
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        total /= len(loader)
+        seen.append(total)
+        if len(seen) > 1 and total > seen[-2]:
+            break
+""",
+)
+
+
+def test_what_is_added_up_of_the_losses_of_an_epoch_is_a_ranks_own() -> None:
+    assert told(EPOCHS) == [("DD112", 20)]
+    assert told(EPOCHS.replace("        seen.append", "        total = mean_of_all(total)\n        seen.append")) == []
+    assert told(EPOCHS.replace("total > seen[-2]", "epoch > limit")) == []

@@ -12,14 +12,19 @@ Source           PyTorch, DDP tutorial: save on one process, load on all.
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, Checkpoints, Saved
 from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.source.call_edits import calls_at
 from distdoctor.diagnosis.source.edits import Edit
+from distdoctor.diagnosis.source.rank_words import names_some_rank
+from distdoctor.diagnosis.source.source_file import last_word
 from distdoctor.diagnosis.source.statement_edits import on_rank_zero
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -42,8 +47,22 @@ def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]
             by_line[site].append(saves)
     for site, together in by_line.items():
         own = _own_weights(recording, together)
-        edits = () if own else _edits(checkpoints, recording, site, together)
-        yield _finding(site, together, edits, own)
+        by_rank = _is_named_by_rank(recording.sources, site)
+        edits = () if own or by_rank else _edits(checkpoints, recording, site, together)
+        found = _finding(site, together, edits, own)
+        yield replace(found, prescriptions=(_OWN_NUMBER,)) if by_rank else found
+
+
+_OWN_NUMBER = Prescription(
+    "save-per-rank",
+    change="the name of the file has a rank in it that is one number on all of them: make it dist.get_rank()",
+)
+
+
+def _is_named_by_rank(sources: Mapping[str, str], site: SourceLine) -> bool:
+    """Whether what is called at a line is given a name in which a rank stands: then each was meant to write its own."""
+    words = (last_word(one) for call in calls_at(sources, site) for arg in call.args[1:] for one in ast.walk(arg))
+    return any(names_some_rank(word) for word in words if word)
 
 
 def _own_weights(recording: Recording, together: list[Together]) -> list[str]:

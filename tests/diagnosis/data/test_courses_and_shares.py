@@ -92,6 +92,7 @@ def test_an_evaluation_that_is_cut_to_the_length_of_the_data_may_have_left_its_p
 
     assert [code for code, _ in told(job)] == ["DD309"]
     assert told(job, SOURCE + cut) == []
+    assert told(job, "from composer import Trainer\n" + SOURCE) == []
 
 
 def test_ranks_that_step_without_a_batch_deal_with_uneven_shares() -> None:
