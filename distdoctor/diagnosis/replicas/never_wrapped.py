@@ -105,7 +105,8 @@ def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped
 def _never_met(gradients: Gradients, recording: Recording) -> NeverMet | None:
     """Whether the job is over, and each of its ranks has trained a model of the same form for itself, without a collective.
 
-    Trials that are meant differ in their settings, or save files of their own, or talk by other means.
+    Trials that are meant differ in their settings, begin with weights of their own, or save files of their own, or talk by other
+    means. Who writes the same files means one training.
     """
     logs = recording.ranks
     if len(logs) < 2 or recording.missing or recording.job.running or gradients.peers or each_saves_its_own(recording):
@@ -124,6 +125,9 @@ def _never_met(gradients: Gradients, recording: Recording) -> NeverMet | None:
         return None
     steps = [looks[1] for looks in first.values() if looks is not None]
     if len({update.number("hyper") for update in steps}) > 1 or len({update.number("grads") for update in steps}) == 1:
+        return None
+    starts = {looks[0].number("params") for looks in first.values() if looks is not None}
+    if len(starts) > 1 and not _save_the_same_files(recording):
         return None
     site = next((update.site for update in steps if update.site), SourceLine())
     asks = any(_RANK.search(text) for text in recording.sources.values())
@@ -186,6 +190,12 @@ def _reduces_in_most_steps(log: RankTrace) -> bool:
     calls = log.calls[(log.calls["step"] > 0) & ~np.isin(log.calls["op"], _SAYING_NOTHING)]
     steps = np.unique(calls["step"])
     return len(steps) >= 2 and 2 * len(steps) > int(steps[-1] - steps[0]) + 1
+
+
+def _save_the_same_files(recording: Recording) -> bool:
+    """Whether some path is saved to by all ranks."""
+    paths = [{saving.path for saving in log.noted(Saving)} for log in recording.ranks.values()]
+    return bool(set.intersection(*paths))
 
 
 def each_saves_its_own(recording: Recording) -> bool:
