@@ -130,7 +130,7 @@ def _never_met(gradients: Gradients, recording: Recording) -> NeverMet | None:
     if len(starts) > 1 and not _save_the_same_files(recording):
         return None
     site = next((update.site for update in steps if update.site), SourceLine())
-    asks = any(_RANK.search(text) for text in recording.sources.values())
+    asks = not recording.sources or any(_RANK.search(text) for text in recording.sources.values())
     joined = any(log.has_noted(InitBegun) for log in logs.values())
     fewest = min(len(log.steps) for log in logs.values())
     return NeverMet(tuple(logs), fewest, site, joined, asks, min(u.at_ns for u in steps))

@@ -427,7 +427,7 @@ def _finding(
         evidence={"step": step, "buffers": list(drifts)[:8], "versions": [list(variant) for variant in variants[:8]]},
         why="they were drawn differently on each rank when the model was made: no step has changed them"
         if made_apart
-        else "they follow each rank's own data and are never synchronized",
+        else "they follow each rank's own data, and no collective was seen that brings them together",
         prescriptions=(Prescription("broadcast-buffers", change=_DRAW_ALIKE if made_apart else _change(writes)),),
         severity=NOTE if normalisation and saved is None else WARNING,
         confidence=_confidence(
