@@ -20,11 +20,11 @@ from distdoctor.diagnosis.finding import WARNING
 from distdoctor.diagnosis.source.rank_local import COLLECTIVES
 from distdoctor.diagnosis.source.reduced_gradients import reduces_gradients
 from distdoctor.diagnosis.source.source_file import Loop, Scope, dotted, last_word, lineno, within
-from distdoctor.lint.collectives import Issue, calls_in, issues
+from distdoctor.lint.collectives import MAKES_GROUP, Issue, calls_in, issues
 from distdoctor.lint.program import DDP, FSDP, ParsedFiles
-from distdoctor.lint.rank_conditions import conditions, on_rank
+from distdoctor.lint.rank_conditions import Condition, conditions, on_rank
 from distdoctor.lint.rule import Sighting
-from distdoctor.lint.training import backwards, reaches_backward, target_names
+from distdoctor.lint.training import backwards, names_in, reaches_backward, target_names
 
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OF_TORCH = frozenset({"torch", "F", "np", "numpy", "math"})
@@ -57,6 +57,56 @@ def by_own_value(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
             severity=WARNING,
             evidence={"operation": issue.operation, "condition": words},
         )
+
+
+def by_rank(scope: Scope, program: ParsedFiles) -> Iterator[Sighting]:
+    """`if rank == 0 and patience.is_over(): break`, in a loop whose collectives take all ranks, which nobody tells of it."""
+    for branch, loop in _exits(scope):
+        condition = on_rank(branch.body[-1], scope, program)
+        if condition is None or not within(loop, condition.statement, scope.file):
+            continue
+        calls = [call for call in scope.calls if within(loop, call, scope.file)]
+        behind = [call for call in scope.calls if lineno(call) > (loop.end_lineno or 0)]
+        for_all = [one for one in issues(scope, program, calls) if on_rank(one.way[0][0], scope, program) is None]
+        issue = next((one for one in for_all if one.operation not in MAKES_GROUP), None)
+        if issue is None or _others_are_told(condition, branch, loop, for_all, scope, program):
+            continue
+        if any(one.operation == issue.operation for one in issues(scope, program, behind)):
+            continue  # by which those that wait in the loop may be told
+        call, where = issue.way[-1]
+        yield Sighting(
+            node=branch,
+            scope=scope,
+            title=f"only ranks for which `{condition.where}` is true leave the loop, and the others go on to {issue.operation}",
+            why=f"nothing tells the other ranks; in line {lineno(issue.way[0][0])} they wait for those that have left",
+            remedy="decide-once",
+            also=(
+                (call, where, f"issues {issue.operation}"),
+                (condition.statement, scope, "the condition on the rank"),
+            ),
+            severity=WARNING,
+            evidence={"operation": issue.operation, "condition": condition.where},
+        )
+
+
+def _others_are_told(
+    condition: Condition, branch: ast.If, loop: Loop, for_all: list[Issue], scope: Scope, program: ParsedFiles
+) -> bool:
+    """Whether the ranks that leave issue something first, or others leave by what a collective brought them, or by rank."""
+    guarded = [call for call in scope.calls if within(condition.statement, call, scope.file)]
+    if issues(scope, program, [call for call in guarded if on_rank(call, scope, program) is not None]):
+        return True
+    brought = {name for one in for_all for name in _given(one.way[0][0])}
+    for other, left in _exits(scope):
+        if other is branch or left is not loop:
+            continue
+        if on_rank(other.body[-1], scope, program) is not None or brought & names_in(other.test):
+            return True
+    return False
+
+
+def _given(call: ast.Call) -> set[str]:
+    return {name for arg in (*call.args, *(word.value for word in call.keywords)) for name in names_in(arg)}
 
 
 def _compares_own(one: ast.Compare, branch: ast.If, loop: Loop, scope: Scope) -> bool:

@@ -183,3 +183,44 @@ def test_what_is_added_up_of_the_losses_of_an_epoch_is_a_ranks_own() -> None:
     assert told(EPOCHS) == [("DD112", 20)]
     assert told(EPOCHS.replace("        seen.append", "        total = mean_of_all(total)\n        seen.append")) == []
     assert told(EPOCHS.replace("total > seen[-2]", "epoch > limit")) == []
+
+
+ALONE = """import torch.distributed as dist
+
+
+def train(loader, rank, patience, model):
+    for step, batch in enumerate(loader):
+        dist.all_reduce(batch)
+        model(batch)
+        if step % 10 == 0 and rank == 0:
+            if patience.is_over():
+                break
+        if step > 100:
+            break
+"""
+ALONE_TWINS = {
+    "every rank asks": ("step % 10 == 0 and rank == 0", "step % 10 == 0"),
+    "told before it leaves": (
+        "                break\n        if step",
+        "                dist.broadcast(batch, 0)\n                break\n        if step",
+    ),
+    "others leave by what they were told": ("if step > 100", "if batch.sum() > 100"),
+    "told behind the loop": ("            break\n", "            break\n    dist.all_reduce(batch)\n"),
+    "no collective in the loop": ("        dist.all_reduce(batch)\n", ""),
+}
+
+
+def alone(source: str) -> list[tuple[str, int]]:
+    found = [one for one in examine({"train.py": source}).findings if "leave the loop" in one.title]
+    return [(one.code, one.place.line) for one in found]
+
+
+def test_a_loop_with_collectives_that_one_rank_leaves_is_named() -> None:
+    assert alone(ALONE) == [("DD112", 9)]
+
+
+@pytest.mark.parametrize(("old", "new"), ALONE_TWINS.values(), ids=ALONE_TWINS)
+def test_a_loop_that_the_others_may_leave_too_is_not(old: str, new: str) -> None:
+    assert old in ALONE
+    last = ALONE.rindex(old)
+    assert alone(ALONE[:last] + new + ALONE[last + len(old) :]) == []

@@ -23,7 +23,7 @@ from itertools import pairwise
 from distdoctor.diagnosis.finding import ERROR
 from distdoctor.diagnosis.source.source_file import Scope, dotted, lineno
 from distdoctor.lint.collectives import MAKES_GROUP, Issue, calls_in, issues
-from distdoctor.lint.local_exits import by_own_value
+from distdoctor.lint.local_exits import by_own_value, by_rank
 from distdoctor.lint.local_skips import after_exception, beside_writer
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import Condition, conditions, depends_on_rank, on_rank, only_ranks_of
@@ -48,6 +48,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
         yield from after_exception(scope, program)
         yield from beside_writer(scope, program)
         yield from by_own_value(scope, program)
+        yield from by_rank(scope, program)
 
 
 def _may_exclude_each_other(issue: Issue, condition: Condition, scope: Scope, program: ParsedFiles) -> bool:
