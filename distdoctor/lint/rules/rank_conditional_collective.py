@@ -8,7 +8,7 @@ How we know      The condition differs between ranks, and its other branch issue
                  functions are followed, within the file and across files. A rank that catches an exception around its
                  backward and goes on skips what follows too (a warning), and so does one that finds a file which
                  another rank is writing (possible), and one that leaves a loop by a value of its own batch, in which the
-                 others go on to average gradients (a warning).
+                 others go on to average gradients, or by its number, in which they go on to any collective (a warning).
 What to do       Move the collective out of the condition; keep inside it only what one rank should do.
 When it is fine  Both branches issue it; one barrier for rank 0 and one for the others; a subgroup given as `group=`.
 Source           torch.distributed: collectives have to be called by all ranks of the group.
