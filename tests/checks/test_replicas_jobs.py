@@ -110,6 +110,7 @@ def test_ranks_that_train_one_model_and_call_nothing_are_told() -> None:
 
     speechless = {path: re.sub("(?i)rank", "number", text) for path, text in recording.sources.items()}
     assert only(replace(recording, sources=speechless)).confidence == LIKELY
+    assert only(replace(recording, sources={})).confidence == POSSIBLE  # nobody knows
     assert found(replace(recording, job=replace(recording.job, running=True))) == []
 
 
