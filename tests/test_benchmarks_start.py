@@ -18,9 +18,10 @@ for path in sys.argv[1:]:
         sys.path[0] = os.path.dirname(path)
         try:
             runpy.run_path(path, run_name="imported")
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
+        except BaseException as error:
+            if getattr(error, "name", "") != "expecttest":  # which torch's own tests import, and nothing of ours
+                traceback.print_exc()
+                os._exit(1)
         os._exit(0)
     if os.waitpid(child, 0)[1]:
         print(os.path.basename(path))
