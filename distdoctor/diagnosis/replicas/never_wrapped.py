@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -82,12 +82,7 @@ def _unwrapped(gradients: Gradients, recording: Recording) -> Iterator[Unwrapped
     if not all(first.values()):
         return
     starts, steps = zip(*first.values(), strict=True)
-    if (
-        len({update.number("params") for update in starts}) > 1
-        or len({update.number("grads") for update in steps}) == 1
-        or len({update.number("hyper") for update in steps}) > 1
-        or each_saves_its_own(recording)
-    ):
+    if _differ(starts, "params") or not _train_alike(steps) or each_saves_its_own(recording):
         return
     held = [
         t for t in gradients.ranks[ranks[0]].tensors.values() if t.optimizer == 1 and not t.flags & TensorFlag.BUFFER
@@ -115,25 +110,29 @@ def _never_met(gradients: Gradients, recording: Recording) -> NeverMet | None:
         return None
     if any(_OTHER_WAYS.search(text) for text in recording.sources.values()):
         return None
-    forms = {
-        tuple(sorted((t.name, t.shape) for t in gradients.ranks[r].tensors.values()))
-        for r in logs
-        if r in gradients.ranks
-    }
-    first = {rank: _first_looks(gradients, rank) for rank in logs if rank in gradients.ranks}
-    if len(first) < len(logs) or len(forms) > 1 or not all(first.values()):
+    if any(rank not in gradients.ranks for rank in logs):
         return None
-    steps = [looks[1] for looks in first.values() if looks is not None]
-    if len({update.number("hyper") for update in steps}) > 1 or len({update.number("grads") for update in steps}) == 1:
+    known = [gradients.ranks[rank].tensors.values() for rank in logs]
+    first = [_first_looks(gradients, rank) for rank in logs]
+    if len({tuple(sorted((t.name, t.shape) for t in held)) for held in known}) > 1 or not all(first):
         return None
-    starts = {looks[0].number("params") for looks in first.values() if looks is not None}
-    if len(starts) > 1 and not _save_the_same_files(recording):
+    starts, steps = zip(*filter(None, first), strict=True)
+    if not _train_alike(steps) or (_differ(starts, "params") and not _save_the_same_files(recording)):
         return None
     site = next((update.site for update in steps if update.site), SourceLine())
     asks = not recording.sources or any(_RANK.search(text) for text in recording.sources.values())
     joined = any(log.has_noted(InitBegun) for log in logs.values())
     fewest = min(len(log.steps) for log in logs.values())
     return NeverMet(tuple(logs), fewest, site, joined, asks, min(u.at_ns for u in steps))
+
+
+def _differ(updates: Iterable[Update], what: str) -> bool:
+    return len({update.number(what) for update in updates}) > 1
+
+
+def _train_alike(steps: Sequence[Update]) -> bool:
+    """Whether ranks step with the same settings, and gradients of their own."""
+    return _differ(steps, "grads") and not _differ(steps, "hyper")
 
 
 def _first_looks(gradients: Gradients, rank: int) -> tuple[Update, Update] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
@@ -19,18 +19,23 @@ MOST_NOTED = 4  # steps in which gradients were zeroed on the way
 LOOKS = 8  # steps of one optimizer that are looked at
 
 
+class _Calls(NamedTuple):
+    """Of zero_grad: how many, the backward passes before the last one, and where that stood."""
+
+    times: int = 0
+    backwards: int = 0
+    site: str = ""
+
+
 class Zeroing:
     """Counts calls of zero_grad, and looks at one gradient of each optimizer when backward begins: on the CPU alone."""
 
     def __init__(self, context: GradientsContext) -> None:
         self.context = context
-        self._modules = 0  # calls of Module.zero_grad so far
         self._last = 0  # backward passes when anything was zeroed last
-        self._site = ""  # and where
-        self._own: weakref.WeakKeyDictionary[Optimizer, tuple[int, str]] = weakref.WeakKeyDictionary()  # that of each
-        self._of_modules = (0, "")
         self._noted = 0
-        self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._modules = _Calls()
+        self._optimizers: weakref.WeakKeyDictionary[Optimizer, _Calls] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         wrappers.lay(Optimizer, "zero_grad", self._around(self._of_optimizer))
@@ -38,7 +43,7 @@ class Zeroing:
 
     def calls(self, optimizer: Optimizer) -> int:
         """How often this optimizer's gradients, or those of any module, were zeroed."""
-        return self._modules + self._optimizers.get(optimizer, 0)
+        return self._modules.times + self._optimizers.get(optimizer, _Calls()).times
 
     def cleared(self, first: int) -> bool:
         """Whether something was zeroed after the backward pass number `first` + 1 had been."""
@@ -46,10 +51,10 @@ class Zeroing:
 
     def note(self, optimizer: Optimizer, tracked: Tracked, first: int) -> None:
         """What was zeroed between two of those backward passes were gradients of this optimizer, in this step of it."""
-        last, site = max(self._of_modules, self._own.get(optimizer, (0, "")))
-        if self._noted < MOST_NOTED and first < last < self.context.backwards:
+        last = max(self._modules, self._optimizers.get(optimizer, _Calls()), key=lambda calls: calls.backwards)
+        if self._noted < MOST_NOTED and first < last.backwards < self.context.backwards:
             self._noted += 1
-            self.context.trace.note(Cleared(tracked.number, tracked.step), site=self.context.trace.texts.id(site))
+            self.context.trace.note(Cleared(tracked.number, tracked.step), site=self.context.trace.texts.id(last.site))
 
     def look(self, optimizer: Optimizer, tracked: Tracked) -> None:
         """A backward begins after a step of this optimizer: gradients pile up if they are there whenever one does.
@@ -79,19 +84,16 @@ class Zeroing:
         return make
 
     def _of_optimizer(self, optimizer: Optimizer) -> None:
-        self._optimizers[optimizer] = self._optimizers.get(optimizer, 0) + 1
-        self._own[optimizer] = self._zeroed()
+        self._optimizers[optimizer] = self._once_more(self._optimizers.get(optimizer, _Calls()))
 
     def _of_module(self, module: nn.Module) -> None:
-        self._modules += 1
-        self._of_modules = self._zeroed()
+        self._modules = self._once_more(self._modules)
 
-    def _zeroed(self) -> tuple[int, str]:
+    def _once_more(self, calls: _Calls) -> _Calls:
         self.context.rank.on_idle()
-        if self._last != self.context.backwards and self._noted < MOST_NOTED:
-            self._site = sites.user_site()
         self._last = self.context.backwards
-        return self._last, self._site
+        shown = self._last != calls.backwards and self._noted < MOST_NOTED
+        return _Calls(calls.times + 1, self._last, sites.user_site() if shown else calls.site)
 
 
 def _is_changed(grad: Tensor, tracked: Tracked) -> bool:

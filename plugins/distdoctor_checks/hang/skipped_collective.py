@@ -184,6 +184,11 @@ def _others(incident: Incident) -> list[int]:
 
 
 def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
+    return _of_what_is_known(verdict, incident, odd) or _of_the_condition(verdict, incident, odd)
+
+
+def _of_what_is_known(verdict: Verdict, incident: Incident, odd: Call) -> Prescription | None:
+    """What to do where the way in which the ranks parted is known by itself: a join, a reduce, a `continue`, an early return."""
     guard, usual = incident.guard, incident.usual
     if usual is not None and incident.hint == JOIN:
         return Prescription(
@@ -209,6 +214,11 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
             f"{behind.op.word} at line {behind.site.line}; call it before leaving, or have all ranks leave together",
             edits=voted(verdict, incident, replace(incident.guard_at, line=guard.line), guard.test),
         )
+    return None
+
+
+def _of_the_condition(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
+    guard, usual, decision = incident.guard, incident.usual, incident.decision
     elsewhere = guard is not None and not guard.on_rank and decision is not None and decision.site.line != guard.line
     decided = decide_once(verdict, incident) if guard is None or elsewhere else None
     if guard is not None and decided is None:
@@ -222,15 +232,14 @@ def _cure(verdict: Verdict, incident: Incident, odd: Call) -> Prescription:
         return Prescription("decide-once", change=left.cure, edits=voted(verdict, incident, left.site, left.test))
     if decided is not None:
         return decided
-    if incident.decision is not None and incident.decision.handles_errors and usual is not None:
-        handler = incident.decision
+    if decision is not None and decision.handles_errors and usual is not None:
         return Prescription(
             "decide-once",
-            change=f"do not go on alone after `{handler.test}` ({at(handler.site)}): let the error end the job, or all_reduce a "
-            f"flag of who has failed, on every rank, before {at(usual.site)}",
+            change=f"do not go on alone after `{decision.test}` ({at(decision.site)}): let the error end the job, or all_reduce "
+            f"a flag of who has failed, on every rank, before {at(usual.site)}",
         )
-    if incident.decision is not None and incident.decision.is_loop:
-        return as_many_turns(incident, incident.decision)
+    if decision is not None and decision.is_loop:
+        return as_many_turns(incident, decision)
     if incident.is_tie and usual is not None:
         return Prescription(
             "call-on-every-rank",

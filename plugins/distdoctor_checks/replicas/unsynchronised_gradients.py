@@ -346,20 +346,15 @@ def _why(
 
 def _unprepared(parting: ReplicaDivergence) -> str:
     """Where more backward passes were seen than forwards through the wrapper; "" where each had one."""
+    synced, unsynced = parting.counts("synced"), parting.counts("unsynced")
     passes = max(parting.counts("backwards").values(), default=0)
-    forwards = max(
-        (
-            sum(both)
-            for both in zip(parting.counts("synced").values(), parting.counts("unsynced").values(), strict=True)
-        ),
-        default=0,
-    )
+    forwards = max((synced[rank] + unsynced[rank] for rank in synced), default=0)
     if passes <= forwards:
         return ""
     ways = f"{forwards} forward{'' if forwards == 1 else 's'} through {parting.peers.by}"
     return (
         f"{passes} backward passes and {ways} since the previous step: what a backward pass computes that no forward has "
-        "prepared (in Lightning: no self.manual_backward()) is not averaged"
+        f"prepared (in Lightning: no self.manual_backward()) is not averaged; or {parting.share} were changed afterwards"
     )
 
 
