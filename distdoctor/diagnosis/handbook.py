@@ -19,8 +19,14 @@ def page_of(module: str) -> str:
 
 
 def file_of(code: str) -> str:
-    """The file whose docstring is the page of that code, "" where none of the modules that are loaded has it."""
-    for module in list(sys.modules.values()):
-        if (vars(module).get("__doc__") or "").lstrip().startswith(f"{code} "):
-            return str(vars(module).get("__file__") or "")
-    return ""
+    """The file whose docstring is the page of that code, "" where none of the modules that are loaded has it.
+
+    A rule of lint has a page of its own for the code of a check: where both are loaded it is the check's.
+    """
+    pages = [
+        vars(module)
+        for module in list(sys.modules.values())
+        if (vars(module).get("__doc__") or "").lstrip().startswith(f"{code} ")
+    ]
+    of_a_check = [page for page in pages if ".lint." not in page["__name__"]]
+    return next((str(page.get("__file__") or "") for page in of_a_check + pages), "")
