@@ -7,10 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 from distdoctor.diagnosis.source.source_file import Binding, Scope, SourceFile, argument, dotted
 from distdoctor.lint.classes import MOST_STEPS as CLASS_STEPS
 from distdoctor.lint.classes import Classes, OwnClass
+
+_Result = TypeVar("_Result")
 
 MOST_STEPS = 9  # through assignments, parameters and returns; a library of wrappers needs eight
 
@@ -75,6 +78,7 @@ class ParsedFiles:
     _targets: dict[ast.Call, Scope | None] = field(default_factory=dict)
     _kept: dict[tuple[int, str, int], tuple[Made, ...]] = field(default_factory=dict)  # (scope, name, steps left)
     _leading: dict[Callable[..., object], set[Scope]] = field(default_factory=dict)
+    _once: dict[Callable[..., object], Any] = field(default_factory=dict)
 
     @cached_property
     def classes(self) -> Classes:
@@ -228,6 +232,13 @@ class ParsedFiles:
     def callers(self, scope: Scope) -> list[CallSite]:
         """The calls that reach a function; `mp.spawn(main)` is one."""
         return self._callers.get(scope, [])
+
+    def once(self, ask: Callable[[ParsedFiles], _Result]) -> _Result:
+        """What a function says of the program, which is worked out once."""
+        if ask not in self._once:
+            self._once[ask] = ask(self)
+        result: _Result = self._once[ask]
+        return result
 
     def leading_to(self, matters: Callable[[ast.Call, Scope, ParsedFiles], object]) -> set[Scope]:
         """The functions that make a call which matters, and those from which calls lead to one. It is worked out once."""

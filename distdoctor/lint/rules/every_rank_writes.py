@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.finding import NOTE, POSSIBLE, WARNING
 from distdoctor.diagnosis.source.rank_words import names_main
 from distdoctor.diagnosis.source.source_file import Scope, argument, dotted, last_word
+from distdoctor.lint.alone import runs_alone
 from distdoctor.lint.program import DDP, ParsedFiles, is_key
 from distdoctor.lint.rank_conditions import conditions, depends_on_rank, is_rank, mentions_rank
 from distdoctor.lint.rule import Sighting, rule
@@ -39,7 +40,7 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             hosts = _by_the_host(call, scope, program, 3)
             if hosts is not None and not any(word in ast.unparse(path).lower() for word in _OF_A_HOST):
                 yield _each_host(call, path, scope, *hosts)
-            elif _on_every_rank(call, scope, program, 3):
+            elif _on_every_rank(call, scope, program, 3) and not runs_alone(call, scope, program):
                 yield Sighting(
                     node=call,
                     scope=scope,

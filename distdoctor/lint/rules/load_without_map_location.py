@@ -6,7 +6,7 @@ Why it hurts     The first GPU holds a copy and a CUDA context for every rank, a
 How we know      torch.load without map_location in a script that runs on several ranks, and its result goes into load_state_dict:
                  here, or in a function that calls this one for it.
 What to do       torch.load(path, map_location="cpu"), or this rank's own device.
-When it is fine  Checkpoints that were saved from the CPU; a file of its own for each rank.
+When it is fine  Checkpoints that were saved from the CPU; a file of its own for each rank; a branch for one process.
 Source           torch.load: map_location; PyTorch DDP tutorial: save and load checkpoints.
 """
 
@@ -27,6 +27,7 @@ from distdoctor.diagnosis.source.source_file import (
     lineno,
     opaque,
 )
+from distdoctor.lint.alone import runs_alone
 from distdoctor.lint.course import starts
 from distdoctor.lint.program import ParsedFiles
 from distdoctor.lint.rank_conditions import conditions, on_rank
@@ -43,6 +44,8 @@ def see(program: ParsedFiles) -> Iterator[Sighting]:
             if argument(call, 1, "map_location") is not None or keyword(call, "mmap") is not None:
                 continue
             if not _on_several_ranks(scope, program) or _saved_from_cpu(scope.file, program):
+                continue
+            if runs_alone(call, scope, program):
                 continue
             if _restores(call, scope, program):
                 yield Sighting(
