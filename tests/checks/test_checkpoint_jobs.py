@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ def found(recording: Recording) -> list[Finding]:
         (jobs.saved_shards, "DD707", ERROR, LIKELY, (0,), "# of this rank alone"),
         (jobs.best_again, "DD705", ERROR, CERTAIN, (1,), "# whatever is there"),
         (jobs.parts_restored, "DD706", WARNING, LIKELY, (1,), "if everywhere or rank == 0:"),
+        (partial(jobs.written_by_all, by="json"), "DD703", WARNING, LIKELY, (0, 1), "# on every rank"),
+        (partial(jobs.written_by_all, by="numpy"), "DD703", WARNING, LIKELY, (0, 1), "# on every rank"),
+        (partial(jobs.written_by_all, by="rename"), "DD703", WARNING, LIKELY, (0, 1), "# on every rank"),
     ],
 )
 def test_a_checkpoint_that_goes_wrong_is_named_with_its_line(
@@ -47,7 +51,8 @@ def test_a_checkpoint_that_goes_wrong_is_named_with_its_line(
     words: str,
     tmp_path: Path,
 ) -> None:
-    recording, _ = gradient_jobs.watched(job, folder=str(tmp_path))
+    about = job.keywords if isinstance(job, partial) else {}
+    recording, _ = gradient_jobs.watched(getattr(job, "func", job), folder=str(tmp_path), **about)
 
     (finding,) = found(recording)
 
@@ -67,6 +72,10 @@ def test_a_checkpoint_that_goes_wrong_is_named_with_its_line(
         (jobs.saved_by_all, {"own": True}),
         (jobs.best_again, {"waits": True}),
         (jobs.parts_restored, {"everywhere": True}),
+        (jobs.written_by_all, {"by": "json", "own": "name"}),
+        (jobs.written_by_all, {"by": "numpy", "own": "nothing"}),
+        (jobs.written_by_all, {"by": "rename", "own": "nothing"}),
+        (jobs.written_by_all, {"by": "json", "own": "turn"}),
     ],
 )
 def test_its_healthy_twin_is_silent_and_trains_the_same_to_the_last_bit(

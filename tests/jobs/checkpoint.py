@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import threading
 import time
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -525,4 +527,62 @@ def saved_in_a_thread(rank: int, world_size: int, *, folder: str, copies: bool) 
         cross_entropy(model(inputs), targets).backward()
         optimizer.step()
         steps.release()
+    thread.join()
+
+
+def written_by_all(rank: int, world_size: int, *, folder: str, by: str = "json", own: str = "contents") -> str:
+    """A file beside the checkpoints. `own`: of each rank's own are its contents, its name, its turn, or nothing."""
+    model = DistributedDataParallel(Net())
+    digest = train(model, rank, optimizer=adam(model))
+    path = f"{folder}/{rank if own == 'name' else 'all'}"
+    held = [0.5, 7] if own == "nothing" else [0.5, rank]
+    for turn in range(world_size if own == "turn" else 1):
+        if own == "turn":
+            dist.barrier()
+        if own == "turn" and turn != rank:
+            continue
+        if by == "json":
+            with open(path, "w") as file:
+                json.dump(held, file)  # on every rank
+        elif by == "numpy":
+            np.savez(path, labels=np.array(held))  # on every rank
+        else:
+            with open(f"{path}.{rank}", "w") as file:
+                file.write(str(held))
+            os.replace(f"{path}.{rank}", path)  # on every rank
+    dist.barrier()
+    return digest
+
+
+def compressed_in_a_thread(rank: int, world_size: int, *, folder: str, copies: str) -> None:
+    """Tensors that a thread is given, and writes in a format of its own while the training goes on. `copies`: before the thread
+    begins, or as the first thing in it."""
+    model = Net()
+    optimizer = adam(model)
+    batches = Batches(rank)
+
+    def write(state: dict[str, torch.Tensor]) -> None:
+        whole = {name: value.clone() for name, value in state.items()} if copies == "inside" else {}
+        begun.release()
+        parts = []
+        for name in state:
+            stepped.acquire()
+            parts.append((whole or state)[name].numpy().tobytes())
+        with open(f"{folder}/new", "wb") as file:
+            file.writelines(parts)
+        os.replace(f"{folder}/new", f"{folder}/weights")  # of several steps
+
+    begun, stepped = threading.Semaphore(0), threading.Semaphore(0)
+    state = {name: value.clone() if copies == "before" else value for name, value in model.state_dict().items()}
+    thread = threading.Thread(target=write, args=(state,))
+    for number in range(len(state) + 1):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        if number:
+            stepped.release()
+        else:
+            thread.start()
+            begun.acquire()
     thread.join()

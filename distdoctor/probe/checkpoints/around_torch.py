@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ def install(rank: Rank) -> None:
     stream = CheckpointStream(rank, rank.trace)
     lay(stream)
     stream.snapshots.install()
+    stream.other_files.install()
+    wrappers.listen(threading.Thread, "start", before=stream.guarded(stream.thread_begins))
     rank.at_end.append(stream.guarded(stream.exiting))
 
 
@@ -136,7 +139,7 @@ def _around_rename(stream: CheckpointStream) -> Make:
         def rename(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if len(args) == 2:
-                renamed(*args)
+                renamed(*args, sys._getframe(1))
             return result
 
         return rename

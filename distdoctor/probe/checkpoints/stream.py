@@ -13,11 +13,14 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import torch
 
 from distdoctor.probe import sites
+from distdoctor.probe.checkpoints.other_files import OtherFiles
+from distdoctor.probe.checkpoints.paths import absolute
 from distdoctor.probe.checkpoints.pointers import pointers_beside
 from distdoctor.probe.checkpoints.snapshots import Snapshots
 from distdoctor.probe.checkpoints.tensors import PREFIXES, count_names, tensors_in
@@ -62,6 +65,9 @@ class CheckpointStream(ProbeStream):
         self._inside = threading.local()
         self.snapshots = Snapshots(rank, trace, self.guarded)
         self._aside: dict[tuple[int, int], tuple[SavedAside, str]] = {}  # saves of other threads that are under way
+        self.other_files = OtherFiles(rank, trace, self.guarded)
+        # Threads that were given what an optimizer changes: how many tensors, the place of the first, and the step then.
+        self._given: weakref.WeakKeyDictionary[threading.Thread, tuple[int, int, int]] = weakref.WeakKeyDictionary()
 
     # -- writing -------------------------------------------------------------------------------------------------------------
 
@@ -146,14 +152,40 @@ class CheckpointStream(ProbeStream):
         self._asynchronous.discard(folder)
         self.save_ended(noted, future.exception() is not None)
 
-    def renamed(self, source: Any, target: Any) -> None:
-        if not self._saved or os.getpid() != self.rank.pid:
+    def thread_begins(self, thread: threading.Thread) -> None:
+        """A thread is started: it may be given what is to be saved."""
+        given = (getattr(thread, "_args", ()), getattr(thread, "_kwargs", {}))
+        live, first = self.snapshots.trained_in(given) if any(tensors_in(given)) else (0, 0)
+        if live:
+            self._given[thread] = live, first, self.rank.step
+
+    def renamed(self, source: Any, target: Any, frame: FrameType) -> None:
+        if os.getpid() != self.rank.pid:
             return
         path, to = absolute(source), absolute(target)
-        if path and to and any(one == path or one.startswith(path + os.sep) for one in self._saved):
-            self._saved[to] = None
-            self.note(Renamed(path, to), sites.user_site())
-            self.snapshots.renamed(path, to)
+        if not path or not to:
+            return
+        if not self._saved_as(path):
+            self.other_files.renamed(to, frame)
+            self._wrote_aside(to, frame)
+            return
+        self._saved[to] = None
+        self.note(Renamed(path, to), sites.user_site())
+        self.snapshots.renamed(path, to)
+
+    def _saved_as(self, path: str) -> bool:
+        return any(one == path or one.startswith(path + os.sep) for one in self._saved)
+
+    def _wrote_aside(self, path: str, frame: FrameType) -> None:
+        """A thread gives a file its name, and holds tensors that an optimizer changes, which it was given when it began."""
+        live, first, step = self._given.get(threading.current_thread(), (0, 0, 0))
+        if live < 2 or not sites.is_users(frame):
+            return
+        held = [one for one in frame.f_locals.values() if isinstance(one, (dict, list, tuple))]
+        counts = [(self.snapshots.trained_in(one)[0], sum(1 for _ in tensors_in(one))) for one in held]
+        if any(own >= live for own, _ in counts) and not any(own == 0 and of_all >= live for own, of_all in counts):
+            event = SavedAside(path, threading.get_native_id(), live, first, step, self.rank.step)
+            self.note(event, sites.site_of(frame))
 
     # -- loading -------------------------------------------------------------------------------------------------------------
 
@@ -232,28 +264,6 @@ class CheckpointStream(ProbeStream):
 
 def _folder_of(storage: Any) -> str:
     return absolute(getattr(storage, "path", None))
-
-
-def absolute(file: Any) -> str:
-    """The path of what torch.save was given; "" of a buffer, an open file without a name, what does not tell, and a relative
-    path in a working folder that was removed."""
-    text = _named(file)
-    try:
-        return os.path.abspath(text) if text and not text.startswith("<") else ""
-    except OSError as error:
-        hand_on(error)
-        return ""
-
-
-def _named(file: Any) -> str:
-    """What the user's object calls itself; "" also where asking it raises."""
-    try:
-        path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-        text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
-        return text if isinstance(text, str) else ""
-    except Exception as error:
-        hand_on(error)
-        return ""
 
 
 def _done(failed: bool) -> int:

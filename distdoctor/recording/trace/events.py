@@ -627,6 +627,16 @@ class SavedAside(TraceEvent):
     done_step: int = 0  # when it was over
 
 
+@kind(73)
+class FileWritten(TraceEvent):
+    """A line of the user's own wrote a file that is no checkpoint, or gave it its name."""
+
+    path: str = ""  # absolute
+    by: str = ""  # `os.replace`, `numpy.savez`, `json.dump`
+    content: int = 0  # digest of it; 0: not known
+    step: int = 0
+
+
 @kind(70)
 class KeySet(TraceEvent):
     """The last keys of a store that a line has set."""

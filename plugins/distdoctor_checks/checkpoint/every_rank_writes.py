@@ -3,10 +3,13 @@ DD703 every-rank-writes: several ranks write one file at the same step.
 
 What it means    The save has no rank guard, so all ranks open the same path and overwrite each other.
 Why it hurts     The file may mix two writes or hold only one rank's state, and the disk does the work many times over.
-How we know      Ranks of one machine called torch.save with the same absolute path, from the same line, at the same step.
+How we know      Ranks of one machine called torch.save with the same absolute path, from the same line, at the same step:
+                 certain. Or gave one file contents of their own (arrays, JSON, pictures; a file that gets its final name),
+                 with no collective between: likely. Ranks that write the same are not reported there.
 What to do       Save on rank 0 and let the others wait. Where the weights of the ranks differ at the save, because each holds
                  parts of the model that no other has, write one file per rank with the rank in its name, or gather first.
-When it is fine  Distributed checkpoints: every rank writes its own file, and nothing is reported.
+When it is fine  Distributed checkpoints: every rank writes its own file, and nothing is reported. Files that ranks add to in
+                 turn, under a lock or with a barrier between.
 Source           PyTorch, DDP tutorial: save on one process, load on all.
 """
 
@@ -20,15 +23,15 @@ from itertools import pairwise
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, Checkpoints, Saved
-from distdoctor.diagnosis.finding import CERTAIN, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.call_edits import calls_at
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.rank_words import names_some_rank
-from distdoctor.diagnosis.source.source_file import last_word
+from distdoctor.diagnosis.source.source_file import last_word, source_file
 from distdoctor.diagnosis.source.statement_edits import on_rank_zero
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import Saving
+from distdoctor.recording.trace.events import FileWritten, Saving
 from distdoctor.recording.trace.state_file import SAVE, WEIGHTS
 
 Together = list[Saved]
@@ -51,6 +54,49 @@ def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]
         edits = () if own or by_rank else _edits(checkpoints, recording, site, together)
         found = _finding(site, together, edits, own)
         yield replace(found, prescriptions=(_OWN_NUMBER,)) if by_rank else found
+
+
+    yield from _other_files(checkpoints, recording)
+
+
+def _other_files(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
+    """What ranks wrote beside checkpoints, each its own contents into one file."""
+    rounds: dict[tuple[str, SourceLine, int], dict[int, FileWritten]] = defaultdict(dict)
+    for rank, event in checkpoints.events(FileWritten):
+        rounds[event.path, event.site, event.step].setdefault(rank, event)
+    told: set[SourceLine] = set()
+    for (path, site, step), written in sorted(rounds.items(), key=lambda one: one[0][2]):
+        contents = {event.content for event in written.values()} - {0}
+        if len(contents) < 2 or site in told or not checkpoints.same_machine(sorted(written)):
+            continue
+        calls = [checkpoints.calls_before(rank, event.at_ns) for rank, event in written.items()]
+        if None in calls or any(one != calls[0] for one in calls) or _takes_turns(recording.sources, site):
+            continue
+        told.add(site)
+        ranks = tuple(sorted(written))
+        by = next(iter(written.values())).by
+        yield Finding(
+            title=f"{named(ranks)} all write {path}, each with contents of its own",
+            ranks=ranks,
+            confidence=LIKELY,
+            place=site,
+            places=(Place(site, ranks, f"{by} of {path}, step {step}"),),
+            evidence={"path": path, "ranks": len(ranks), "contents": len(contents), "by": by},
+            why=f"{len(contents)} different contents go into one path at step {step}: those of the last rank to write are kept",
+            prescriptions=(Prescription("save-per-rank"),),
+            at_ns=min(event.at_ns for event in written.values()),
+        )
+
+
+def _takes_turns(sources: Mapping[str, str], site: SourceLine) -> bool:
+    """Whether the line stands in a `with` that takes a lock."""
+    file = source_file(sources, site.path)
+    return any(
+        node.lineno <= site.line <= (node.end_lineno or node.lineno)
+        and any("lock" in ast.unparse(item.context_expr).lower() for item in node.items)
+        for node in (file.nodes(ast.With) if file is not None else ())
+        if isinstance(node, ast.With)
+    )
 
 
 _OWN_NUMBER = Prescription(

@@ -67,3 +67,14 @@ def test_a_job_that_saves_in_a_thread(copies: bool, tmp_path: Path) -> None:
     recorded, _ = watched(jobs.saved_in_a_thread, ranks=1, folder=str(tmp_path), copies=copies)
 
     assert ["into one checkpoint" in one.title for one in CHECK.look(recorded)] == ([] if copies else [True])
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("copies", ["", "before", "inside"])
+def test_a_job_that_writes_a_format_of_its_own_in_a_thread(copies: str, tmp_path: Path) -> None:
+    recorded, _ = watched(jobs.compressed_in_a_thread, ranks=1, folder=str(tmp_path), copies=copies)
+
+    found = CHECK.look(recorded)
+
+    assert ["into one checkpoint" in one.title for one in found] == ([] if copies else [True])
+    assert all("# of several steps" in recorded.sources[one.place.path].splitlines()[one.place.line - 1] for one in found)
