@@ -503,6 +503,7 @@ HEALTHY = [
     (jobs.split_by_rank, {"seed_alike": True}),
     (jobs.ordinary, {"workers": 2, "sampler_drops": True}),
     (jobs.ordinary, {"drop_last": True}),
+    (jobs.ordinary, {"drop_last": True, "length": 111}),  # its padded shares are whole batches: nothing is dropped
     (jobs.ordinary, {"length": 1}),
     (jobs.ordinary, {"length": 3}),
     (jobs.made_anew, {}),

@@ -165,7 +165,8 @@ class SamplesStream:
         base, translate, translation = below_subsets(dataset)
         content = self._content(base, iterable)
         outer = self._content(dataset) if translate else content
-        flags = self._flags_now(iterator, loader, loader.flags | facts.flags | translation)
+        own = loader.flags & ~PassFlag.DROP_LAST if facts.num_replicas else loader.flags  # which the sampler says
+        flags = self._flags_now(iterator, loader, own | facts.flags | translation)
         texts = self.trace.texts
         loop_site = texts.id(sites.user_site())
         described = texts.id(f"{content.text}\0{outer.digest}\0{content.bag}\0{content.objects}\0{held_in(dataset)}")
