@@ -369,17 +369,23 @@ def test_padding_that_accelerate_gathers_is_told_with_the_line_that_gathers_it()
     assert [counted for _, counted in returned] == [[24], [24]]
 
 
-def test_a_mean_over_ranks_of_means_over_other_numbers_of_samples_is_told() -> None:
-    recording, _ = jobs.watched(jobs.languages)
+@pytest.mark.parametrize(
+    ("job", "samples"), [(jobs.languages, {0: 40, 1: 10}), (jobs.accounts, {0: 72, 1: 18})], ids=["loader", "no loader"]
+)
+def test_a_mean_over_ranks_of_means_over_other_numbers_of_samples_is_told(
+    job: Callable[..., Any], samples: dict[int, int]
+) -> None:
+    recording, _ = jobs.watched(job)
     (finding,) = [one for one in found(recording) if one.code == "DD314"]
 
-    assert (finding.ranks, finding.confidence, finding.evidence["samples"]) == ((0, 1), LIKELY, {0: 40, 1: 10})
+    assert (finding.ranks, finding.confidence, finding.evidence["samples"]) == ((0, 1), LIKELY, samples)
     assert "# of its own" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
 
 @pytest.mark.parametrize("how", ["weighted", "alike"])
-def test_sums_over_ranks_and_means_over_equally_many_are_left_alone(how: str) -> None:
-    recording, _ = jobs.watched(jobs.languages, **{how: True})
+@pytest.mark.parametrize("job", [jobs.languages, jobs.accounts])
+def test_sums_over_ranks_and_means_over_equally_many_are_left_alone(job: Callable[..., Any], how: str) -> None:
+    recording, _ = jobs.watched(job, **{how: True})
 
     assert [one.title for one in found(recording) if one.code == "DD314"] == []
 

@@ -433,6 +433,31 @@ def counted_right(loader: DataLoader[Any]) -> tuple[float, int]:
     return right, count
 
 
+def accounts(rank: int, world_size: int, *, weighted: bool = False, alike: bool = False) -> Handed:
+    """Each rank evaluates the accounts that are dealt to it, of which some are long; no loader reads them."""
+    data, trainer = numbers(64), Trainer()
+    handed = trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
+    model = nn.Linear(1, 1)
+    shares = [torch.ones(6 if alike or number % 2 else 24, 1) for number in range(6)]
+    errors = of_accounts(model, shares[rank::world_size])
+    if weighted:
+        total = torch.stack([errors.sum(), torch.tensor(float(len(errors)))])
+        dist.all_reduce(total)
+    else:
+        error = errors.mean()  # of its own
+        dist.all_reduce(error)
+        error /= world_size
+    model.train()
+    trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
+    return [handed]
+
+
+@torch.no_grad()
+def of_accounts(model: nn.Module, shares: list[torch.Tensor]) -> torch.Tensor:
+    model.eval()
+    return torch.cat([model(share).abs().flatten() for share in shares])
+
+
 def averaged_by_hand(rank: int, world_size: int) -> Handed:
     torch.manual_seed(1)
     loader = DataLoader(numbers(64), batch_size=8, shuffle=True)

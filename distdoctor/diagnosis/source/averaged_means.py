@@ -31,6 +31,7 @@ class AveragedMean:
     made: SourceLine
     quotient: str
     around: tuple[SourceLine, ...] = ()
+    within: tuple[tuple[str, int, int], ...] = ()  # path, first and last line of the functions of those lines
 
     def is_of_loop(self, loop: SourceLine) -> bool:
         """Whether what is averaged was counted in the function of this loop, in it or behind it."""
@@ -39,6 +40,12 @@ class AveragedMean:
             and (one.line >= loop.line or (self.made.path, self.made.function) != (loop.path, loop.function))
             for one in self.around
         )
+
+    def is_of(self, line: SourceLine) -> bool:
+        """Whether what is averaged was made in the function that this line stands in, in a comprehension or not."""
+        if line.function == "<module>":
+            return any((one.path, one.function) == (line.path, line.function) for one in self.around)
+        return any(path == line.path and first <= line.line <= last for path, first, last in self.within)
 
 
 def averaged_means(sources: Mapping[str, str]) -> list[AveragedMean]:
@@ -50,9 +57,15 @@ def averaged_means(sources: Mapping[str, str]) -> list[AveragedMean]:
             quotient = _quotient(program, call.args[0])
             if quotient is not None:
                 made = program.scope_of(quotient).line(quotient)
-                parts = all_made_of(program, quotient)
-                around = tuple(dict.fromkeys(program.scope_of(part).line(part) for part in parts))
-                found.append(AveragedMean(scope.line(call), made, ast.unparse(quotient), around))
+                parts = [part for one in _averaged(quotient) for part in all_made_of(program, one)]
+                scopes = [program.scope_of(part) for part in parts]
+                around = tuple(dict.fromkeys(one.line(part) for one, part in zip(scopes, parts, strict=True)))
+                within = tuple(
+                    (one.path, one.node.lineno, one.node.end_lineno or one.node.lineno)
+                    for one in dict.fromkeys(scopes)
+                    if not isinstance(one.node, ast.Module)
+                )
+                found.append(AveragedMean(scope.line(call), made, ast.unparse(quotient), around, within))
     return found
 
 
@@ -88,6 +101,12 @@ def _quotient(program: UserProgram, value: ast.expr) -> ast.expr | None:
             if isinstance(node, ast.Call) and last_word(node.func) in _MEANS and keyword(node, "dim") is None:
                 return node
     return None
+
+
+def _averaged(quotient: ast.expr) -> list[ast.expr]:
+    """The average itself, and of `places.mean()` also what is averaged."""
+    owner = quotient.func if isinstance(quotient, ast.Call) else None
+    return [quotient, owner.value] if isinstance(owner, ast.Attribute) else [quotient]
 
 
 def _is_counted(divisor: ast.expr) -> bool:

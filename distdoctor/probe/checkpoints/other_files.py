@@ -41,7 +41,13 @@ WRITERS = (
 # What hands on between the user's line and a writer: `Path.replace`, `shutil.move`, `plt.savefig`, `save_image`.
 _HANDS_ON = tuple(
     path.replace("/", os.sep)
-    for path in ("/pathlib.py", "/shutil.py", "matplotlib/pyplot.py", "torchvision/utils.py", "torch/utils/_contextlib.py")
+    for path in (
+        "/pathlib.py",
+        "/shutil.py",
+        "matplotlib/pyplot.py",
+        "torchvision/utils.py",
+        "torch/utils/_contextlib.py",
+    )
 )
 
 

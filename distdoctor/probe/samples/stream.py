@@ -28,6 +28,7 @@ from distdoctor.probe.samples import eval_mode, replicas, worker_rng
 from distdoctor.probe.samples.below_subsets import below_subsets
 from distdoctor.probe.samples.bitmap_writer import BitmapWriter, BitmapWriters
 from distdoctor.probe.samples.dataset_content import Content, content_of
+from distdoctor.probe.samples.evaluated_rows import EvaluatedRows
 from distdoctor.probe.samples.fingerprints import fingerprint
 from distdoctor.probe.samples.given_rows import GivenRows
 from distdoctor.probe.samples.outdated_copies import bound, is_outdated
@@ -431,6 +432,7 @@ def install(rank: Rank) -> None:
     replicas.install(rank)
     stream.watch_set_epoch(DistributedSampler)
     stream.modes.install(rank)
+    EvaluatedRows(rank, rank.trace).install()
     optimizer_steps.before_each(rank.guarded, stream.stepped)
     made = rank.guarded(stream.made)
     stream.noise = noise = worker_rng.install(rank, rank.trace)

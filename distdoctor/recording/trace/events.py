@@ -425,6 +425,15 @@ class ModesSeen(TraceEvent):
     whole: bool = False  # a model as a whole was put into eval mode
 
 
+@kind(74)
+class RowsEvaluated(TraceEvent):
+    """Rows went through a model in eval mode, up to the next step. The site is where it was called first."""
+
+    rows: int = 0
+    calls: int = 0
+    step: int = 0  # the last one before
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------------
 
 

@@ -55,7 +55,6 @@ def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]
         found = _finding(site, together, edits, own)
         yield replace(found, prescriptions=(_OWN_NUMBER,)) if by_rank else found
 
-
     yield from _other_files(checkpoints, recording)
 
 

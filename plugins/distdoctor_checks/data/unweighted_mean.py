@@ -5,7 +5,8 @@ What it means    Every rank divides by how many samples it has seen, and the quo
                  rank has many samples and another one has few, those of the second count for more.
 Why it hurts     The score is not that of the data. What it decides (the best checkpoint, an early stop, a schedule) goes by it.
 How we know      The ranks evaluated different numbers of samples, side by side (recorded), one of them at least 5 % more than
-                 another. In the source a quotient, or a mean, of what is counted in that loop goes into a collective, which was
+                 another: as their loaders drew them, or as rows that the model was called with between eval() and train().
+                 In the source a quotient, or a mean, of what is counted in that loop goes into a collective, which was
                  called before the next step, and whose result is divided by the number of ranks: likely.
 What to do       all_reduce the sum and the count, and divide once.
 When it is fine  Every rank stands for a domain, and the mean over the domains is what is asked for: accept it with
@@ -15,36 +16,73 @@ Source           torchmetrics, "Metrics in distributed data parallel": states ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.samples import SampleOrders, Together
+from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import LIKELY, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.averaged_means import AveragedMean, averaged_means
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import RankTrace, Recording
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
+from distdoctor.recording.trace.events import RowsEvaluated
 
 LEAST = 1.05  # times as many samples on one rank as on another: less does not visibly move a score
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of several ranks. `counts`: how many samples each had; `steps`: the last one of each before; `loop`: where
+    it goes through them, or calls the model. `of_loop`: that is a loop over a loader."""
+
+    counts: Mapping[int, int]
+    steps: Mapping[int, int]
+    loop: SourceLine
+    at_ns: int
+    of_loop: bool
 
 
 @check("DD314", "unweighted-mean", severity=WARNING, family="shares", at_most=LIKELY)
 def examine(orders: SampleOrders, recording: Recording, sources: Sources) -> Iterator[Finding]:
     means = averaged_means(sources.texts)
     told: set[AveragedMean] = set()
-    for together in orders.together() if means else ():
-        counts = {rank: one.drawn for rank, one in together.passes.items()}
-        if not together.evaluates or min(counts.values()) <= 0 or max(counts.values()) < LEAST * min(counts.values()):
+    for one in (*_drawn(orders), *_called_with(recording)) if means else ():
+        if min(one.counts.values()) <= 0 or max(one.counts.values()) < LEAST * min(one.counts.values()):
             continue
         for mean in means:
-            if mean not in told and mean.is_of_loop(together.one.loop_line) and _is_called(together, recording, mean):
+            is_its = mean.is_of_loop(one.loop) if one.of_loop else mean.is_of(one.loop)
+            if mean not in told and is_its and _is_called(one, recording, mean):
                 told.add(mean)
-                yield _finding(together, counts, mean)
+                yield _finding(one, mean)
 
 
-def _is_called(together: Together, recording: Recording, mean: AveragedMean) -> bool:
-    """Whether every rank called that collective behind this pass, before its next step."""
-    return all(_calls(recording.ranks[rank], one.first_step, mean) for rank, one in together.passes.items())
+def _drawn(orders: SampleOrders) -> Iterator[Evaluation]:
+    """Evaluations by what loaders drew."""
+    for together in orders.together():
+        if together.evaluates:
+            counts = {rank: one.drawn for rank, one in together.passes.items()}
+            steps = {rank: one.first_step for rank, one in together.passes.items()}
+            yield Evaluation(counts, steps, together.one.loop_line, together.one.started_ns, of_loop=True)
+
+
+def _called_with(recording: Recording) -> Iterator[Evaluation]:
+    """Evaluations by the rows that a model was called with."""
+    found: dict[tuple[SourceLine, int], dict[int, RowsEvaluated]] = defaultdict(dict)
+    for rank, log in recording.ranks.items():
+        for event in log.noted(RowsEvaluated):
+            found[event.site, event.step].setdefault(rank, event)
+    for (site, step), events in sorted(found.items(), key=lambda one: one[0][1]):
+        if len(events) == len(recording.ranks) > 1:
+            at_ns = min(event.at_ns + recording.ranks[rank].monotonic_to_wall_ns for rank, event in events.items())
+            counts = {rank: event.rows for rank, event in sorted(events.items())}
+            yield Evaluation(counts, dict.fromkeys(counts, step), site, at_ns, of_loop=False)
+
+
+def _is_called(one: Evaluation, recording: Recording, mean: AveragedMean) -> bool:
+    """Whether every rank called that collective behind this evaluation, before its next step."""
+    return all(_calls(recording.ranks[rank], step, mean) for rank, step in one.steps.items())
 
 
 def _calls(log: RankTrace, step: int, mean: AveragedMean) -> bool:
@@ -52,8 +90,8 @@ def _calls(log: RankTrace, step: int, mean: AveragedMean) -> bool:
     return any((site.path, site.line) == (mean.reduced.path, mean.reduced.line) for site in map(log.site, sites))
 
 
-def _finding(together: Together, counts: dict[int, int], mean: AveragedMean) -> Finding:
-    ranks, one = together.ranks, together.one
+def _finding(one: Evaluation, mean: AveragedMean) -> Finding:
+    ranks, counts = tuple(one.counts), one.counts
     each = ", ".join(f"{count:,} on rank {rank}" for rank, count in list(counts.items())[:8])
     total = sum(counts.values())
     few = min(counts, key=lambda rank: counts[rank])
@@ -66,12 +104,12 @@ def _finding(together: Together, counts: dict[int, int], mean: AveragedMean) -> 
         places=(
             Place(mean.made, ranks, "each rank averages its own"),
             *((Place(mean.reduced, ranks, "the averages are averaged"),) if mean.reduced != mean.made else ()),
-            Place(one.loop_line, ranks, "evaluates"),
+            Place(one.loop, ranks, "evaluates"),
         ),
-        evidence={"samples": counts, "quotient": mean.quotient[:200], "weight_of_the_fewest": round(weight, 2)},
+        evidence={"samples": dict(counts), "quotient": mean.quotient[:200], "weight_of_the_fewest": round(weight, 2)},
         why=f"a sample of rank {few} counts {weight:.1f} times as much as it would in a mean over all {total:,}",
         prescriptions=(Prescription("sum-then-divide"),),
-        at_ns=one.started_ns,
+        at_ns=one.at_ns,
     )
 
 

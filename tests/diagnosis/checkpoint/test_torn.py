@@ -77,4 +77,6 @@ def test_a_job_that_writes_a_format_of_its_own_in_a_thread(copies: str, tmp_path
     found = CHECK.look(recorded)
 
     assert ["into one checkpoint" in one.title for one in found] == ([] if copies else [True])
-    assert all("# of several steps" in recorded.sources[one.place.path].splitlines()[one.place.line - 1] for one in found)
+    assert all(
+        "# of several steps" in recorded.sources[one.place.path].splitlines()[one.place.line - 1] for one in found
+    )
