@@ -15,7 +15,7 @@ from distdoctor.recording.source_line import PASSED_OVER
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _PROBE = os.path.dirname(__file__) + os.sep
-_SKIPPED = "_distdoctor_skipped"
+_SKIPPED, _OURS = "_distdoctor_skipped", "_distdoctor_hook"
 
 
 def skipped(function: Function) -> Function:
@@ -79,7 +79,33 @@ def not_traced(function: Function) -> Function:
             return None
         return function(*args)
 
+    hook.__dict__[_OURS] = True
     return hook  # type: ignore[return-value]
+
+
+def none_of_others(has_any: Callable[[], Any]) -> Callable[[], Any]:
+    """torch's question whether there are hooks of all modules, asked only to warn of them, answered for those of others: ours go
+    when they have seen what they wait for, and take no harm from a second call."""
+    modules = torch.nn.modules.module
+
+    def has_any_of_others() -> Any:
+        found = (
+            modules._global_forward_pre_hooks,
+            modules._global_forward_hooks,
+            modules._global_backward_pre_hooks,
+            modules._global_backward_hooks,
+        )
+        return has_any() and not all(
+            _OURS in getattr(hook, "__dict__", ()) for hooks in found for hook in hooks.values()
+        )
+
+    return skipped(has_any_of_others)
+
+
+def compiles() -> bool:
+    """Whether torch.compile has been at work: a hook of all modules would be a reason to compile again."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(sum(dynamo.counters["frames"].values()))
 
 
 def watched() -> bool:

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from distdoctor.probe import sites, wrappers
-from distdoctor.probe.compile_guard import not_traced
+from distdoctor.probe.compile_guard import compiles, not_traced
 from distdoctor.probe.gradients.buffers import Buffers
 from distdoctor.probe.gradients.context import GradientsContext
-from distdoctor.probe.gradients.copies import compiles
 from distdoctor.probe.gradients.plain_objects import PlainObjects
 from distdoctor.probe.tensors.module_trees import buffers_of
 from distdoctor.recording.trace.events import BesideUsed

@@ -9,7 +9,6 @@ for the first time when an epoch is over.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from distdoctor.probe import sites
-from distdoctor.probe.compile_guard import not_traced
+from distdoctor.probe.compile_guard import compiles, not_traced
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inventory import Inventory
 from distdoctor.probe.tensors.digests import Digests, Reading, finished_all, kinds_of
@@ -206,12 +205,6 @@ def _is_whole(module: nn.Module) -> bool:
     held = list(module.parameters())
     parts = any(getattr(one, "_spec", None) is not None or hasattr(one, "_shard_param_infos") for one in held)
     return bool(held) and not parts and sum(one.numel() for one in held) <= MOST_ELEMENTS
-
-
-def compiles() -> bool:
-    """Whether torch.compile has been at work: a hook of all modules would be a reason to compile again."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(sum(dynamo.counters["frames"].values()))
 
 
 def _subtrees(roots: Sequence[nn.Module]) -> Iterator[nn.Module]:

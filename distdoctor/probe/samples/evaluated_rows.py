@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from distdoctor.probe import sites, wrappers
-from distdoctor.probe.compile_guard import not_traced
+from distdoctor.probe.compile_guard import compiles, not_traced
 from distdoctor.probe.context import Rank
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import RowsEvaluated
@@ -42,7 +42,9 @@ class EvaluatedRows:
             module = module.module
         if self._hook is not None and (self.rank.step != self._step or self._is_outside(module)):
             self._ends()
-        if self._hook is None and module.training and self.rank.step and self._noted < MOST_EVALUATIONS:
+        if self._noted >= MOST_EVALUATIONS or compiles():
+            return
+        if self._hook is None and module.training and self.rank.step:
             self._module, self._step = weakref.ref(module), self.rank.step
             self._site = self._calls = self._rows = 0
             self._inside = {id(part) for part in module.modules()}
