@@ -84,6 +84,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.reading, {"each": 0.0}),
     (jobs.reading, {"lengths": (64, 64)}),
     (jobs.compiling, {"lengths": 2}),
+    (jobs.compiling, {"lengths": 1, "evaluates": True}),
     (jobs.showing, {"each": 10}),
 ]
 

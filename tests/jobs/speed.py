@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -523,15 +524,23 @@ def reading(rank: int, *, lengths: tuple[int, int] = (64, 256), each: float = 3e
             break
 
 
-def compiling(rank: int, *, lengths: int = 7) -> None:
-    """Batches of so many lengths, each of which is compiled for."""
+def compiling(rank: int, *, lengths: int = 7, evaluates: bool = False) -> None:
+    """Batches of so many lengths, each of which is compiled for. `evaluates`: in eval mode, behind every third step."""
     net = nn.Linear(64, 10)
     forward = torch.compile(net, dynamic=False, backend="eager")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    for step in range(lengths + 2):
-        optimizer.zero_grad()
-        forward(torch.ones(4 + step % lengths, 64)).mean().backward()  # of another length
-        optimizer.step()
+    with warnings.catch_warnings():
+        if evaluates:
+            warnings.simplefilter("error")
+        for step in range(12 if evaluates else lengths + 2):
+            optimizer.zero_grad()
+            forward(torch.ones(4 + step % lengths, 64)).mean().backward()  # of another length
+            optimizer.step()
+            if evaluates and step % 3 == 2:
+                forward.eval()
+                with torch.no_grad():
+                    forward(torch.ones(4, 64))
+                forward.train()
 
 
 def showing(rank: int, *, each: int = 1) -> None:
