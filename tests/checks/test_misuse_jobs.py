@@ -43,6 +43,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, Severity, str, str, dic
     (jobs.contrastive, {}, "DD217", WARNING, LIKELY, "# no gradient", {"step": 1, "op": "all_gather"}),
     (jobs.contrastive, {"own_function": True}, "DD217", ERROR, CERTAIN, "# no gradient", {"step": 1, "op": "all_gather"}),
     (jobs.contrastive, {"how": "detached queries"}, "DD217", NOTE, POSSIBLE, "# no gradient", {"step": 1, "op": "all_gather"}),
+    (jobs.with_shares_of_classes, {}, "DD217", WARNING, LIKELY, "# of everybody", {"step": 1, "parameter": "weight"}),
     (jobs.classified_after_gathering, {}, "DD217", ERROR, CERTAIN, "# and the body is cut off", {"step": 1}),
     (jobs.summed_in_place, {"how": "statistics"}, "DD217", WARNING, LIKELY, "# summed in place", {"step": 1, "op": "all_reduce"}),
     *((jobs.summed_in_place, {"how": how}, "DD217", NOTE, LIKELY, "# summed in place", {"step": 1, "op": "all_reduce"})
@@ -121,6 +122,8 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.clipped_stages, {"limit": 1e6}),
     (jobs.restored_by_the_first, {"by_all": True}),
     (jobs.distilled, {"by_world": True}),
+    (jobs.with_shares_of_classes, {"how": "gradient"}),
+    (jobs.with_shares_of_classes, {"how": "heads"}),
     (jobs.contrastive, {"how": "gradient"}),
     (jobs.contrastive, {"how": "own"}),
     (jobs.contrastive, {"how": "detached"}),

@@ -531,6 +531,55 @@ def classified_after_gathering(rank: int, world_size: int) -> str:
     return digest_of_training(head)
 
 
+class SummedOver(torch.autograd.Function):
+    """A sum over the ranks of what each has of one loss, whose gradient is that of the whole."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+def with_shares_of_classes(rank: int, world_size: int, *, how: str = "own") -> str:
+    """Every rank has a share of the classes, and all compute one loss over everybody's features. `how`: "own" features put back,
+    "gradient" by torch's function, "heads" that are each rank's own with a loss of its own."""
+    from torch.distributed.nn.functional import all_gather as all_gather_with_gradient
+
+    body = DistributedDataParallel(nn.Linear(20, 16))
+    torch.manual_seed(rank)
+    head = nn.Linear(16, 5, bias=False)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    batches = Batches(rank)
+    for _ in range(STEPS):
+        inputs, targets = batches.next()
+        features = normalize(body(inputs), dim=-1)
+        if how == "gradient":
+            everybody = torch.cat(all_gather_with_gradient(features))
+        else:
+            parts = [torch.empty_like(features) for _ in range(world_size)]
+            dist.all_gather(parts, features)  # of everybody
+            parts[rank] = features
+            everybody = torch.cat(parts)
+        labels = [torch.empty_like(targets) for _ in range(world_size)]
+        dist.all_gather(labels, targets)
+        every, logits = torch.cat(labels) % 10, head(everybody) * 8
+        if how == "heads":
+            loss = cross_entropy(logits, every % 5)
+        else:
+            mine = (every // 5 == rank).float()
+            own = (logits.gather(1, (every % 5)[:, None])[:, 0] * mine).sum()
+            loss = SummedOver.apply(logits.exp().sum(1)).log().mean() - SummedOver.apply(own) / len(every)
+        optimizer.zero_grad()
+        (loss * world_size if how == "gradient" else loss).backward()
+        optimizer.step()
+    return digest_of_training(body)
+
+
 def scores_for_a_metric(rank: int, world_size: int) -> str:
     """Gathered with gradients on, and only looked at."""
     model, batches = DistributedDataParallel(Net()), Batches(rank)

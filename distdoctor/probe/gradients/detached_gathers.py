@@ -8,6 +8,7 @@ beside them that has the same storage and a gradient.
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 import weakref
 import zlib
@@ -27,12 +28,14 @@ from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
 from distdoctor.probe.interruptions import hand_on
+from distdoctor.probe.tensors.digests import digest, is_readable
 from distdoctor.probe.variables import locals_of
-from distdoctor.recording.trace.events import DETACHED, DetachedGather
+from distdoctor.recording.trace.events import DETACHED, DetachedGather, GatheredBesideOwn
 
 LOOKS = 6  # backward passes that are searched
 MOST_BYTES = 16 << 20  # of what was gathered
 NEAREST = 16  # operations in front of a gathering, of which one keeps something for backward
+MOST_OWN = 4  # parameters that the loss is made of and no wrapper averages
 SEARCHES = 24  # for the variable behind something without a gradient
 
 
@@ -62,6 +65,7 @@ class Gathers:
         self._cut: list[Gather] = []  # a loss has no path to these features; another one of the step may have
         self._looks = self._searches = 0
         self._told: set[int] = set()
+        self._loss = math.nan
         self.off = False  # somebody hooks saved tensors
 
     def install(self) -> None:
@@ -151,6 +155,7 @@ class Gathers:
         self._cut = [one for one in cut if one.start not in numbers]
         self._told |= {one.site for one in cut if one.start in numbers}
         saved = [tensor for node in graph for tensor in saved_by(node)]
+        self._loss = float(root) if root.numel() == 1 and root.device.type == "cpu" else math.nan
         for one in pending:
             self._judge(one, graph, saved)
 
@@ -158,6 +163,8 @@ class Gathers:
         if one.site in self._told:
             return
         found = [tensor for tensor in saved if _holds(tensor, one)]
+        if any(tensor.requires_grad for tensor in found):
+            self._own_put_back(one, graph)
         if not found or any(tensor.requires_grad for tensor in found):
             return
         given = one.given()
@@ -169,6 +176,23 @@ class Gathers:
             self._tell(one, reached=True)
         elif all(known.site != one.site for known in self._cut):
             self._cut.append(one)
+
+    def _own_put_back(self, one: Gather, graph: Sequence[Any]) -> None:
+        """The rank's own features stand in what was gathered: what the loss says of those of other ranks, by parameters that it
+        shares with nobody, reaches nobody."""
+        wrapped = self.context.agreement.wrapped
+        averaged = {number for known in wrapped for number in known.reduced}
+        leaves = (getattr(node, "variable", None) for node in graph)
+        own = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad and id(leaf) not in averaged]
+        own = [leaf for leaf in own if is_readable(leaf) and leaf.device.type == "cpu"][:MOST_OWN]
+        self._told.add(one.site)
+        if not wrapped or not own:
+            return
+        names = self.context.trees.names(own)
+        for leaf in own:
+            if id(leaf) in names:
+                event = GatheredBesideOwn(names[id(leaf)].name, digest(leaf) >> 1, self.context.step + 1, self._loss)
+                self.context.trace.note(event, site=one.site)
 
     def _tell(self, one: Gather, *, reached: bool) -> None:
         self._told.add(one.site)

@@ -377,6 +377,17 @@ class DetachedGather(TraceEvent):
     loss: float = math.nan  # in host memory, when it was summed in place
 
 
+@kind(75)
+class GatheredBesideOwn(TraceEvent):
+    """Features were gathered without their gradient, the rank's own put back, and the loss is also made of a parameter that no
+    wrapper averages."""
+
+    name: str = ""  # of the parameter
+    value: int = 0  # its digest then
+    step: int = 0
+    loss: float = math.nan  # in host memory
+
+
 @kind(35)
 class Deprecated(TraceEvent):
     name: str = ""  # that was used

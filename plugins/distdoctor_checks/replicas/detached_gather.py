@@ -13,11 +13,14 @@ How we know      The gathered input requires a gradient, gradients are enabled, 
                  where the loss was the same on all of them and depends on what they train through the sum alone.
                  Of an autograd function of the program's own, that gathers over ranks whose gradients are averaged: its backward
                  gives back the rank's own part, and exchanges nothing. Likely; a note where all ranks had the same loss.
+                 Of a rank that puts its own features back: the loss is made of a parameter of which each rank has other values
+                 (its share of the classes), no wrapper averages it, and the loss is one on all ranks: likely.
 What to do       Gather with torch.distributed.nn.functional.all_gather, or put this rank's own features back into the gathered
                  list. Sum with torch.distributed.nn.functional.all_reduce, whose result is a new tensor.
 When it is fine  Gathering or summing for a metric, under no_grad or of a detached tensor; a list into which own features are put
-                 back; targets that are meant to be constants (a stop-gradient, as in BYOL); sums among tensor-parallel ranks;
-                 a loss that is multiplied by the number of ranks, or a learning rate that was tuned to the smaller gradient.
+                 back, where all ranks compute the loss with the same parameters; targets that are meant to be constants (a
+                 stop-gradient, as in BYOL); sums among tensor-parallel ranks; a loss that is multiplied by the number of ranks,
+                 or a learning rate that was tuned to the smaller gradient.
 Source           torch.distributed.all_gather: "not differentiable"; torch.distributed.nn.functional.all_gather is. torch's
                  warning that c10d::allreduce_ has no autograd kernel.
 """
@@ -39,12 +42,13 @@ from distdoctor.diagnosis.replicas.used_factor import is_close, used_factors
 from distdoctor.diagnosis.source.gather_functions import OwnPart, own_part_functions
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.events import DETACHED, DetachedGather
+from distdoctor.recording.trace.events import DETACHED, DetachedGather, GatheredBesideOwn
 
 
 @check("DD217", "detached-gather", severity=ERROR, stands_alone=True)
 def examine(gradients: Gradients, replicas: Replicas | None, sources: Sources) -> Iterator[Finding]:
     yield from _own_parts(gradients, sources)
+    yield from _beside_shares(gradients)
     seen: dict[tuple[SourceLine, str, bool, int], list[tuple[int, int, int]]] = defaultdict(list)
     summed: dict[SourceLine, dict[int, DetachedGather]] = defaultdict(dict)
     for rank, own in gradients.ranks.items():
@@ -77,6 +81,42 @@ def examine(gradients: Gradients, replicas: Replicas | None, sources: Sources) -
             severity=ERROR if cut else NOTE if meant else WARNING,
             confidence=CERTAIN if cut else POSSIBLE if meant else LIKELY,
             at_ns=min(at_ns for _, _, at_ns in events),
+        )
+
+
+def _beside_shares(gradients: Gradients) -> Iterator[Finding]:
+    """Gatherings with the own part put back, for a loss to which each rank adds by parameters of its own."""
+    found: dict[tuple[SourceLine, str, int], dict[int, GatheredBesideOwn]] = defaultdict(dict)
+    for rank, own in gradients.ranks.items():
+        for event in own.events(GatheredBesideOwn):
+            found[event.site, event.name, event.step].setdefault(rank, event)
+    told: set[SourceLine] = set()
+    for (site, name, step), events in found.items():
+        averaged = any(peers.by == WRAPPER and peers.ranks == tuple(sorted(events)) for peers in gradients.peers)
+        values, losses = {one.value for one in events.values()}, {one.loss for one in events.values()}
+        if site in told or not averaged or len(values) < len(events) or len(losses) > 1 or math.isnan(min(losses)):
+            continue
+        told.add(site)
+        ranks = tuple(sorted(events))
+        yield Finding(
+            title=f"step {step}: features are gathered without gradients for a loss of which each rank computes a part with "
+            f"`{name}` of its own: what the others' parts say of its features is missing",
+            ranks=ranks,
+            place=site,
+            places=(Place(site, ranks, "gathers the features of all ranks"),),
+            evidence={"step": step, "parameter": name, "loss": next(iter(losses))},
+            why=f"the loss is the same on {named(ranks)}, `{name}` is another one on each of them, and only the rank's own "
+            "features have a gradient in what was gathered: of their gradient each rank has what its own part gives",
+            prescriptions=(
+                Prescription(
+                    "gather-with-gradient",
+                    change="gather with torch.distributed.nn.functional.all_gather, or a function whose backward sums the "
+                    "gradients over the ranks and hands each its own",
+                ),
+            ),
+            severity=WARNING,
+            confidence=LIKELY,
+            at_ns=min(one.at_ns for one in events.values()),
         )
 
 
