@@ -580,6 +580,51 @@ def with_shares_of_classes(rank: int, world_size: int, *, how: str = "own") -> s
     return digest_of_training(body)
 
 
+class Denoiser(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(21, 20)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        out: Tensor = self.layer(torch.cat([x, t[:, None]], 1))
+        return out
+
+
+def denoising(rank: int, world_size: int, *, seed: str = "one") -> str:
+    """Times are drawn from a generator of the program's own. `seed`: "one" for all ranks, "rank", or "fixed" times."""
+    model = DistributedDataParallel(Denoiser())
+    optimizer, batches = adam(model), Batches(rank)
+    generator = torch.Generator().manual_seed(5 + (rank if seed == "rank" else 0))
+    times = torch.rand(len(batches.next()[0]), generator=generator)
+    for _ in range(STEPS):
+        inputs, _ = batches.next()
+        if seed != "fixed":
+            times = torch.rand(len(inputs), generator=generator)
+        optimizer.zero_grad()
+        (model(inputs, times) - inputs).square().mean().backward()  # at these times
+        optimizer.step()
+    return digest_of_training(model)
+
+
+def generating(rank: int, world_size: int, *, seed: str = "one") -> str:
+    """A generator and a discriminator; latents are drawn from a generator of their own."""
+    maker, judge = DistributedDataParallel(nn.Linear(6, 20)), DistributedDataParallel(nn.Linear(20, 1))
+    torch.manual_seed(rank)
+    of_maker, of_judge, batches = adam(maker), adam(judge), Batches(rank)
+    generator = torch.Generator().manual_seed(5 + (rank if seed == "rank" else 0))
+    for _ in range(STEPS):
+        real, _ = batches.next()
+        latents = torch.randn(len(real), 6, generator=generator)
+        made = maker(latents)  # of these latents
+        of_judge.zero_grad()
+        judge(torch.cat([real, made.detach()])).chunk(2)[0].sub(1).square().mean().backward()
+        of_judge.step()
+        of_maker.zero_grad()
+        judge.module(made).sub(1).square().mean().backward()
+        of_maker.step()
+    return digest_of_training(maker)
+
+
 def scores_for_a_metric(rank: int, world_size: int) -> str:
     """Gathered with gradients on, and only looked at."""
     model, batches = DistributedDataParallel(Net()), Batches(rank)

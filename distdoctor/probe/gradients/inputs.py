@@ -15,15 +15,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from distdoctor.probe import wrappers
+from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.tensors.digests import Digests, Reading, is_readable, kinds_of
+from distdoctor.recording.trace.events import GivenParts
 from distdoctor.recording.trace.layout import MASK, extend
 
 LEAVES = 4  # of what the model is given: inputs, masks, and a little more
 ELEMENTS = 1024  # of a tensor
 DEPTH = 3
+MOST_NOTED = 24  # forwards of which each tensor is noted by itself, in the first steps that are looked at
+LEAST_ELEMENTS = 4  # of a tensor that is; fewer are settings of the step
 # Imported by whoever shards; never by us, it takes more than a second (torch 2.15).
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_state", "FSDPState", "_root_pre_forward"
 _FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", "forward"
@@ -52,6 +55,8 @@ class Inputs:
         self.context, self._wanted = context, wanted
         self._digests = Digests()
         self._latest: tuple[int, Given] | None = None  # and the updates before it
+        self._noted = self._place = 0
+        self._step = -1
         self.spent = 0.0  # CPU seconds since somebody asked last
         self._waiting = [_FSDP2, _FSDP1]
 
@@ -87,7 +92,25 @@ class Inputs:
             here = [zlib.crc32(string_at(leaf.data_ptr(), leaf.nbytes)) for leaf in some if leaf.device.type == "cpu"]
             reading = self._digests.start(away)[0] if away else None
             self._latest = (self.context.updates, Given(here, kinds_of(some), reading)) if some else None
+            if self._noted < MOST_NOTED and not away:
+                self._note(values)
         self.spent += time.thread_time() - began
+
+    def _note(self, values: Any) -> None:
+        """Each tensor by itself: one of them may be the same on all ranks although the others are not."""
+        self._noted += 1
+        self._place = self._place + 1 if self._step == self.context.updates else 0
+        self._step = self.context.updates
+        parts = [
+            leaf
+            for leaf in _leaves(values, DEPTH)
+            if is_readable(leaf) and leaf.device.type == "cpu" and leaf.numel() >= LEAST_ELEMENTS
+        ][:LEAVES]
+        firsts = [_first(leaf) for leaf in parts]
+        digests = tuple(f"{zlib.crc32(string_at(one.data_ptr(), one.nbytes)):08x}" for one in firsts)
+        shapes = tuple(str(list(leaf.shape)) for leaf in parts)
+        event = GivenParts(digests, shapes, self.context.updates, self._place)
+        self.context.trace.note(event, site=self.context.trace.texts.id(sites.user_site()))
 
     def taken(self) -> Given | None:
         """Those that the step under way was made with: nothing for a second step with the same ones."""

@@ -388,6 +388,16 @@ class GatheredBesideOwn(TraceEvent):
     loss: float = math.nan  # in host memory
 
 
+@kind(76)
+class GivenParts(TraceEvent):
+    """What a wrapped model was given in one forward: digests of the first elements of each tensor on the host, and shapes."""
+
+    digests: Names = ()
+    shapes: Names = ()
+    step: int = 0
+    place: int = 0  # among the forwards of wrapped models between two steps
+
+
 @kind(35)
 class Deprecated(TraceEvent):
     name: str = ""  # that was used

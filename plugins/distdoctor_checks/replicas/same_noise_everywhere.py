@@ -8,11 +8,13 @@ What it means    Replicas whose generators were seeded alike drop the same units
 Why it hurts     The first costs only some regularization. The other two give wrong gradients without an error.
 How we know      Digests of the generators' states at the start of backward, on ranks with active dropout: the same, or not, in
                  several passes. Without dropout: in four of the first six passes the generator has advanced since the previous
-                 one (noise, time steps, mixing ratios), identically on every replica (possible). The states are looked at again
-                 after torch.set_rng_state or a new seed: different on every replica before, the same since (a warning: the
-                 program means them to differ). Split layers: the same states
-                 and losses, and what the operation before the dropout kept differs (likely, on the CPU). For checkpoints: the
-                 function drew while preserve_rng_state was off.
+                 one (noise, time steps, mixing ratios), identically on every replica (possible). Generators of the program's
+                 own are known by what they give: in at least four of the first steps one tensor that a wrapped model was given
+                 is the same on all replicas, another one in each step, and what else they were given differs (possible). The
+                 states are looked at again after torch.set_rng_state or a new seed: different on every replica before, the same
+                 since (a warning: the program means them to differ). Split layers: the same states and losses, and what the
+                 operation before the dropout kept differs (likely, on the CPU). For checkpoints: the function drew while
+                 preserve_rng_state was off.
 What to do       Replicas: torch.manual_seed(seed + rank) after building the model. Tensor parallel: the same seed within the
                  group outside split layers. Checkpoints: leave preserve_rng_state on.
 When it is fine  Identical masks on replicas do little harm, so that is a note. Different masks within split layers are correct,
@@ -36,7 +38,7 @@ from distdoctor.diagnosis.replicas.wording import evidence, places, sides, which
 from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import Averaging, BackwardRng, UnkeptRng
+from distdoctor.recording.trace.events import Averaging, BackwardRng, GivenParts, UnkeptRng
 
 LOSS_DIGITS = 5
 SEEN = 2  # backward passes with a state of their own
@@ -56,6 +58,8 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, replicas:
         enough = SEEN if _dropout(gradients, one.ranks[0]) else DRAWN
         if len(shared) >= enough:
             yield _equal(one, shared, gradients)
+        else:
+            yield from _given_alike(one, gradients)
         same = _equal_since(gradients, one.ranks)
         if len({begun.digest for begun in same}) >= enough:
             yield _made_equal(one, same, gradients)
@@ -143,6 +147,47 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
         prescriptions=(Prescription("seed-by-rank"),),
         confidence=CERTAIN if dropout else POSSIBLE,
     )
+
+
+def _given_alike(one: ReplicaSet, gradients: Gradients) -> Iterator[Finding]:
+    """A tensor that all replicas are given alike in each step, while the rest of what they are given differs."""
+    by_rank = {
+        rank: {(event.step, event.place): event for event in gradients.ranks[rank].events(GivenParts)}
+        for rank in one.ranks
+    }
+    common = set.intersection(*(set(events) for events in by_rank.values())) if len(by_rank) > 1 else set()
+    found: dict[tuple[int, int], list[set[str]]] = defaultdict(
+        list
+    )  # by forward and tensor: what the ranks were given, by step
+    for step, place in sorted(common):
+        parts = [by_rank[rank][step, place] for rank in one.ranks]
+        for number in range(min(len(part.digests) for part in parts)):
+            found[place, number].append({part.digests[number] for part in parts})
+    seen = {where: given for where, given in found.items() if len(given) >= DRAWN}
+    alike = [where for where, given in seen.items() if _is_drawn_alike(given)]
+    if not alike or not any(all(len(values) > 1 for values in given) for given in seen.values()):
+        return
+    place, number = alike[0]
+    first = next(event for (_, where), event in sorted(by_rank[one.ranks[0]].items()) if where == place)
+    shape, steps = first.shapes[number], len(seen[place, number])
+    yield Finding(
+        title=f"a tensor {shape} that the model is given is the same on all of {named(one.ranks)} in each step, though their "
+        "data differ",
+        ranks=one.ranks,
+        place=first.site,
+        places=(Place(first.site, one.ranks, f"is given tensor {number + 1}, {shape}"),),
+        evidence={"generator": "own", "shape": shape, "steps": steps},
+        why=f"it was another one in each of {steps} steps, and equal on all of them: where noise, time steps or latents are "
+        "drawn from generators with one seed, all ranks learn from the same draws",
+        prescriptions=(Prescription("seed-by-rank", change="seed the generator that draws it with seed + rank"),),
+        confidence=POSSIBLE,
+        at_ns=first.at_ns,
+    )
+
+
+def _is_drawn_alike(given: list[set[str]]) -> bool:
+    """Whether the ranks were given one thing in each step, and never the same one again."""
+    return all(len(values) == 1 for values in given) and len(set.union(*given)) == len(given)
 
 
 def _made_equal(one: ReplicaSet, same: list[BackwardRng], gradients: Gradients) -> Finding:
