@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import ClassVar, Self
 
-from distdoctor.diagnosis.check import NotApplicable
+from distdoctor.diagnosis.check import NotApplicable, NotSeen
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.replicas.observed import courses, equal_sets
@@ -29,7 +29,7 @@ from distdoctor.diagnosis.replicas.rank_gradients import (
     same_ranks,
 )
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.events import WATCHED, Averaging, Joined, Wrapped
+from distdoctor.recording.trace.events import WATCHED, Averaging, GradientsUnused, Joined, Wrapped
 from distdoctor.recording.trace.layout import TensorFlag
 
 WRAPPER, PLACEMENT, BY_HAND = "DistributedDataParallel", "DTensor", "all_reduce by hand"
@@ -78,6 +78,10 @@ class Gradients:
         alike = Alike()
         ranks = {rank: RankGradients(log, until, alike) for rank, log in recording.ranks.items()}
         if not any(one.updates for one in ranks.values()):
+            if len(ranks) > 1 and all(log.has_noted(GradientsUnused) for log in recording.ranks.values()):
+                raise NotSeen(
+                    "gradients were computed, but no optimizer stepped: weights that the program changes by itself"
+                )
             raise NotApplicable("no optimizer step was recorded")
         return cls(ranks, tuple(_peers(ranks, recording)), recording)
 

@@ -30,7 +30,7 @@ from distdoctor.probe.memory.host_memory import HostMemory, children, host
 from distdoctor.probe.memory.precision import note_full_precision
 from distdoctor.probe.memory.storages import Categories, categories
 from distdoctor.probe.writer import TraceWriter
-from distdoctor.recording.trace.events import DeviceContext, OutOfMemory
+from distdoctor.recording.trace.events import DeviceContext, GradientsUnused, OutOfMemory
 from distdoctor.recording.trace.layout import HOOKS, HolderFlag, Phase
 
 THIRD = 3  # step or backward, by which everything is there and nothing is made for the first time
@@ -45,6 +45,7 @@ RANKS_WITHOUT_STEPS = (
     16,
     64,
 )  # backward passes after which a rank is written down although no optimizer steps on it
+UNUSED = 12  # times that gradients are computed before it is said that no optimizer steps
 FREE_SECONDS = 0.25  # of looking at variables, once, before the share counts: the first nine looks, also on a busy core
 SHARE = 0.002  # of the time of the training that looks at variables may take after that
 MOST_UNITS = 16  # of one look are written, those with the most behind them
@@ -117,9 +118,17 @@ class MemoryStream(MemoryContext):
         site = self.trace.texts.id(sites.user_site())
         self.trace.doing.rewrite(1, at_ns=time.monotonic_ns(), step=self.step, phase=self.phase, site=site)
 
+    def _asked(self) -> None:
+        """Gradients are computed once more."""
+        self.gradients_asked += 1
+        if self.gradients_asked == UNUSED and not self.step:
+            self.trace.note(GradientsUnused(UNUSED), site=self.trace.texts.id(sites.user_site()))
+
     def _around_grad(self, original: Any) -> Any:
+        asked = self.guarded(self._asked)
+
         def grad(*args: Any, **kwargs: Any) -> Any:
-            self.gradients_asked += 1
+            asked()
             return original(*args, **kwargs)
 
         return skipped(grad)
@@ -129,7 +138,7 @@ class MemoryStream(MemoryContext):
             if self.deep_looks is not None:
                 self.deep_looks.outside_modules(tensors)
             self.backwards += 1
-            self.gradients_asked += 1
+            self._asked()
             self._rss_backward = self.resident.now()
             self.evaluations.backward_begins(tensors)
             if self.backwards == THIRD and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -455,6 +455,13 @@ class RowsEvaluated(TraceEvent):
     step: int = 0  # the last one before
 
 
+@kind(77)
+class GradientsUnused(TraceEvent):
+    """Gradients were computed this often, and no optimizer has stepped: the program may change its weights by itself."""
+
+    times: int = 0
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------------
 
 
