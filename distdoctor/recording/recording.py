@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distdoctor.recording.lost_host import LostHost
 from distdoctor.recording.source_line import SourceLine as SourceLine
-from distdoctor.recording.trace.events import Kind, TraceEvent, decode
+from distdoctor.recording.trace.events import KIND_AT, Kind, TraceEvent, decode
 from distdoctor.recording.trace.layout import DTYPES, RECORDS, STREAMS, CallFlag, Op, PassFlag, ReduceOp, ranks_of
 from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows, dtype_of
@@ -182,11 +183,19 @@ class RankTrace:
 
     def noted(self, kind: type[Kind]) -> Iterator[Kind]:
         """The events of one kind, in order; their `at_ns` is monotonic."""
-        for row in self.events[self.events["kind"] == kind.number]:
+        for row in self._events_by_kind.get(kind.number, ()):
             yield decode(kind, row, self.texts)
 
     def has_noted(self, *kinds: type[TraceEvent]) -> bool:
-        return bool(np.isin(self.events["kind"], [kind.number for kind in kinds]).any())
+        return any(kind.number in self._events_by_kind for kind in kinds)
+
+    @cached_property
+    def _events_by_kind(self) -> dict[int, list[tuple[int, ...]]]:
+        """kind -> its rows, in order, as plain numbers: nearly every check asks for some."""
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for row in self.events.tolist():
+            found.setdefault(row[KIND_AT], []).append(row)
+        return found
 
     def group_list(self) -> list[Group]:
         """The process groups that this rank made, in order."""

@@ -82,6 +82,26 @@ def targeted(rank: int, world_size: int, *, each: tuple[int, int] = (2, 2)) -> s
     return digest_of_training(model)
 
 
+def in_a_dictionary(rank: int, world_size: int, *, each: tuple[int, int] = (3, 3), noise: bool = False) -> str:
+    """A target that is no module but a dictionary of tensors. `noise`: each rank adds its own in every step."""
+    model = DistributedDataParallel(Net())
+    target = {name: one.detach().clone() for name, one in model.module.state_dict().items()}
+    optimizer, batches = adam(model), Batches(rank)
+    own = torch.Generator().manual_seed(rank)
+    for step in range(16):
+        inputs, _ = batches.next()
+        if noise:
+            target = {name: one + 0.01 * torch.randn(one.shape, generator=own) for name, one in target.items()}
+        with torch.no_grad():
+            wanted = torch.func.functional_call(model.module, target, (inputs,))  # bootstraps from it
+        optimizer.zero_grad()
+        mse_loss(model(inputs), 0.9 * wanted + 1).backward()
+        optimizer.step()
+        if step % each[rank] == 0:
+            target = {name: one.detach().clone() for name, one in model.module.state_dict().items()}
+    return digest_of_training(model)
+
+
 def pushed(rank: int, world_size: int, *, renewed: bool = False, each: int = 1) -> str:
     """An actor that gets the learner's weights anew all the time: from a snapshot, which is renewed or is not."""
     model, actor = DistributedDataParallel(Net()), Net()

@@ -226,7 +226,7 @@ def _by_purpose(passes: Sequence[LoaderPass]) -> tuple[LoaderPass, ...]:
     with_gradients = {one.loader for one in passes if one.trains and one.flags & PassFlag.GRADIENTS_ON}
     apart = {one.loader for one in passes} - {one.loader for one in passes if one.flags & PassFlag.GRADIENTS_ON}
     return tuple(
-        replace(one, flags=one.flags & ~PassFlag.STEPPED) if with_gradients and one.loader in apart else one
+        replace(one, flags=PassFlag(one.flags & ~PassFlag.STEPPED)) if with_gradients and one.loader in apart else one
         for one in passes
     )
 
@@ -301,8 +301,10 @@ def passes_of(log: RankTrace, *, exactly: bool = True) -> Iterator[LoaderPass]:
 
 
 def _pass(log: RankTrace, row: Rows, blocks: Rows, exactly: bool) -> LoaderPass:
+    values = dict(zip(row.dtype.names or (), row.item(), strict=True))
+
     def whole_number(name: str) -> int:
-        return int(row[name])
+        return int(values[name])
 
     flags = PassFlag(whole_number("flags"))
     drawn, length = whole_number("drawn"), whole_number("dataset_length")

@@ -38,6 +38,9 @@ def mib(size: float) -> str:
     return f"{size:.0f} bytes"
 
 
+_OF_HOLDER = ["label", "kind", "site", "flags", "step", "bytes", "saved", "nodes", "old_nodes", "tensors", "length"]
+
+
 def slope(steps: Sequence[float] | Numbers, values: Sequence[float] | Numbers) -> float:
     """The median of the slopes between all pairs of points, in units per step; 0 with fewer than two."""
     x, y = np.asarray(steps, np.float64), np.asarray(values, np.float64)
@@ -227,24 +230,22 @@ class RankMemory:
     @cached_property
     def holders(self) -> list[Holder]:
         """Everything that was seen to hold tensors, by name."""
-        found: dict[tuple[str, str, str, bool], list[Any]] = defaultdict(list)
-        for row in self.log.rows("holders"):
-            site, hooks = self.log.site(row["site"]), self.log.text(int(row["kind"])) == HOOKS
-            found[self.log.text(int(row["label"])), site.path, site.function, hooks].append(row)
+        found: dict[tuple[str, str, str, bool], list[tuple[int, ...]]] = defaultdict(list)
+        for row in self.log.rows("holders")[_OF_HOLDER].tolist():
+            label, kind, site = self.log.text(row[0]), self.log.text(row[1]), self.log.site(row[2])
+            found[label, site.path, site.function, kind == HOOKS].append(row)
         return [self._holder(label, rows) for (label, *_), rows in found.items()]
 
-    def _holder(self, label: str, rows: Sequence[Any]) -> Holder:
-        looks = {int(row["step"]): row for row in rows}
+    def _holder(self, label: str, rows: Sequence[tuple[int, ...]]) -> Holder:
+        looks = {row[4]: row for row in rows}
+        _, kind, site, flags, *_ = rows[-1]
         return Holder(
             self.rank,
             label,
-            self.log.text(int(rows[-1]["kind"])),
-            self.log.site(rows[-1]["site"]),
-            HolderFlag(int(rows[-1]["flags"])),
-            tuple(
-                HeldBytes(step, *(int(row[n]) for n in ("bytes", "saved", "nodes", "old_nodes", "tensors", "length")))
-                for step, row in sorted(looks.items())
-            ),
+            self.log.text(kind),
+            self.log.site(site),
+            HolderFlag(flags),
+            tuple(HeldBytes(step, *row[5:]) for step, row in sorted(looks.items())),
         )
 
     @property

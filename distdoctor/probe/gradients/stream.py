@@ -29,6 +29,7 @@ from distdoctor.probe.gradients import joins
 from distdoctor.probe.gradients.backwards import Backwards
 from distdoctor.probe.gradients.beside import Beside
 from distdoctor.probe.gradients.buffers import Buffers
+from distdoctor.probe.gradients.called_with import CalledWiths
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.copies import Copies, CopyReading
 from distdoctor.probe.gradients.detached_gathers import Gathers
@@ -71,6 +72,7 @@ class GradientsStream:
         self.orphans = OrphanWatch(context)
         self.noise = RngStates(context)
         self.gathers = Gathers(context)
+        self.called_with = CalledWiths(context)
         self.reductions = Reductions(context, lambda: self.gathers.off)
         self.beside = Beside(context)
         self._tracked: weakref.WeakKeyDictionary[Optimizer, Tracked] = weakref.WeakKeyDictionary()
@@ -87,6 +89,7 @@ class GradientsStream:
         self.orphans.install()
         self.noise.install()
         self.gathers.install()
+        self.called_with.install()
         self.reductions.install()
         self.beside.install()
         joins.install(context, self._go_on_together)

@@ -67,6 +67,10 @@ _AS_NUMBER: dict[Any, tuple[Callable[[Any], int], Callable[[int], Any]]] = {
 }
 
 
+PLACES = {name: place for place, (name, _) in enumerate(EVENT.fields)}  # of the fields in a row
+_SEQ, _AT, _SITE, KIND_AT = (PLACES[name] for name in ("seq", "at_ns", "site", "kind"))
+
+
 @dataclass(frozen=True)
 class TraceEvent:
     """What all kinds have: when it was noted, on the rank's monotonic clock, and at which line of the user's."""
@@ -121,17 +125,17 @@ def encode(event: TraceEvent, text_id: Callable[[str], int]) -> dict[str, int]:
     return values
 
 
-def decode(cls: type[Kind], row: Any, texts: Sequence[str]) -> Kind:
-    """The event that a row of `layout.EVENT` holds; a text that is not on record is the empty one."""
+def decode(cls: type[Kind], row: Sequence[int], texts: Sequence[str]) -> Kind:
+    """The event that a row of `layout.EVENT` holds, its fields in their order; a text that is not on record is the empty one."""
 
     def text(number: int) -> str:
         return texts[number] if 0 <= number < len(texts) else ""
 
-    fields = {
-        slot.field: slot.read(text(int(row[slot.place])) if slot.place in TEXTS else int(row[slot.place]))
-        for slot in cls.slots
-    }
-    return cls(**fields, at_ns=int(row["at_ns"]), site=SourceLine.parse(text(int(row["site"]))), seq=int(row["seq"]))
+    values = (row[PLACES[slot.place]] for slot in cls.slots)
+    fields = [
+        slot.read(text(value) if slot.place in TEXTS else value) for slot, value in zip(cls.slots, values, strict=True)
+    ]
+    return cls(*fields, at_ns=row[_AT], site=SourceLine.parse(text(row[_SITE])), seq=row[_SEQ])
 
 
 # -- how the rank came, and how it went --------------------------------------------------------------------------------------
@@ -409,6 +413,15 @@ class Copied(TraceEvent):
 
     name: str = ""  # as in its TENSOR: the variable that holds it
     module: str = ""  # class
+    step: int = 0
+
+
+@kind(78)
+class CalledWith(TraceEvent):
+    """A module computed with tensors that were handed to it for its parameters (functional_call), none of which is trained."""
+
+    module: str = ""  # class
+    value: int = 0  # digest of them all
     step: int = 0
 
 

@@ -51,6 +51,9 @@ class Element:
         return abs(self.used - sum(self.own) / len(self.own)) / size
 
 
+_OF_SPOTS = ["tensor", "step", *(f"{name}_{spot}" for name in ("own", "used") for spot in range(SPOTS))]
+
+
 @check("DD805", "low-precision-reduction", severity=NOTE, live=False)
 def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for peers in gradients.peers:
@@ -70,13 +73,12 @@ def _elements(gradients: Gradients, peers: ReplicaGroup) -> Iterator[Element]:
     by_place: dict[tuple[str, int, int], dict[int, tuple[float, float]]] = defaultdict(dict)
     for rank in peers.ranks:
         own = gradients.ranks.get(rank)
-        for row in own.log.rows("spots") if own is not None else ():
-            tensor = own.tensors.get(int(row["tensor"])) if own is not None and row["step"] <= own.until else None
+        for number, step, *spots in own.log.rows("spots")[_OF_SPOTS].tolist() if own is not None else ():
+            tensor = own.tensors.get(number) if own is not None and step <= own.until else None
             if tensor is None or tensor.optimizer != peers.optimizer or not same_ranks(tensor.grad_agree, peers.lane):
                 continue
             for spot in range(SPOTS if tensor.dtype == "float32" else 0):
-                place = tensor.name, int(row["step"]), spot
-                by_place[place][rank] = float(row[f"own_{spot}"]), float(row[f"used_{spot}"])
+                by_place[tensor.name, step, spot][rank] = spots[spot], spots[SPOTS + spot]
     for values in by_place.values():
         used = {use for _, use in values.values()}
         own_values = tuple(value for value, _ in values.values())

@@ -13,7 +13,8 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  bits stay those with which training began, while the trained model changes. What a copy holds is looked at
                  when it computes, where it does. Models of another form that no optimizer holds (a larger teacher, a random
                  target) are compared as well, where every rank computes with them and none changes them: likely beside a
-                 wrapper, else possible.
+                 wrapper, else possible. So are tensors with which a module is called (functional_call), in the first steps and
+                 in every eighth: likely where some ranks change them between two steps in which others do not.
 What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
                  model.module), or broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
 When it is fine  Copies that every rank changes in the same steps, with noise of its own or for a task of its own: not reported,
@@ -42,7 +43,7 @@ from distdoctor.diagnosis.source.rank_guard import guard_for, guards_at
 from distdoctor.diagnosis.source.writes import Write, last_before, own_test, writes_into
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import Copied, CopyUsed
+from distdoctor.recording.trace.events import CalledWith, Copied, CopyUsed
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
 
 _BESIDE = TensorFlag.COPY | TensorFlag.FROZEN
@@ -152,6 +153,49 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
                 elif course.from_the_start:  # begun with weights of its own on each rank, or changed on purpose
                     yield replace(_finding(gradients, course, sources), severity=NOTE, confidence=POSSIBLE)
             yield from _beside(gradients, peers)
+            yield from _in_dictionaries(gradients, peers)
+
+
+def _in_dictionaries(gradients: Gradients, peers: ReplicaGroup) -> Iterator[Finding]:
+    """Copies that are no modules, with which a module is called: refreshed on some ranks between two steps, on others not."""
+    agreeing, parted = _agreeing(gradients, peers), _parted(gradients, peers)
+    found: dict[tuple[SourceLine, str], dict[int, dict[int, CalledWith]]] = defaultdict(lambda: defaultdict(dict))
+    for rank in peers.ranks if len(agreeing) >= FEWEST and not parted else ():
+        own = gradients.ranks.get(rank)
+        for event in own.events(CalledWith) if own is not None else ():
+            found[event.site, event.module][event.step].setdefault(rank, event)
+    for (site, module), by_step in found.items():
+        digests = {
+            step: {rank: event.value for rank, event in events.items()}
+            for step, events in sorted(by_step.items())
+            if len(events) == len(peers.ranks)
+        }
+        course = CopyCourse(module, module, peers.ranks, digests, {}, {}, frozenset())
+        if len(course.apart) >= FEWEST and (course.still or course.in_turns):
+            yield _in_dictionary(course, site, next(iter(by_step[course.apart[0]].values())).at_ns)
+
+
+def _in_dictionary(course: CopyCourse, site: SourceLine, at_ns: int) -> Finding:
+    first, steps = course.apart[0], len(course.digests)
+    return Finding(
+        title=f"the tensors with which {course.module} is called differ between {named(course.ranks)} from step {first} on: "
+        "they refresh them in different steps",
+        ranks=course.ranks,
+        confidence=LIKELY,
+        place=site,
+        places=(Place(site, course.ranks, f"{course.module} computes with tensors that are handed to it"),),
+        evidence={
+            "copy": course.module,
+            "first_step_apart": first,
+            "steps_apart": len(course.apart),
+            "steps_compared": steps,
+            "versions": [list(variant) for variant in variants_of(course.digests[first])],
+        },
+        why=f"they differ in {len(course.apart)} of {steps} sampled steps, and change on some ranks between two steps in which "
+        "they do not change on others; the trained parameters are bit-identical on these ranks",
+        prescriptions=(Prescription("refresh-everywhere"),),
+        at_ns=at_ns,
+    )
 
 
 def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
@@ -240,12 +284,22 @@ def _beside_finding(
 
 def _agreeing(gradients: Gradients, peers: ReplicaGroup) -> set[int]:
     """The steps that every one of the peers has looked at and in which they hold the same parameters."""
+    return {step for step, values in _seen_by_all(gradients, peers).items() if len(values) == 1}
+
+
+def _parted(gradients: Gradients, peers: ReplicaGroup) -> set[int]:
+    """Those in which they hold different ones."""
+    return {step for step, values in _seen_by_all(gradients, peers).items() if len(values) > 1}
+
+
+def _seen_by_all(gradients: Gradients, peers: ReplicaGroup) -> dict[int, set[int]]:
+    """step -> the digests of the parameters, of the steps that all peers have looked at."""
     values: dict[int, dict[int, int]] = defaultdict(dict)
     for rank, updates in gradients.updates(peers).items():
         for update in updates:
             if update.digested:
                 values[update.step][rank] = update.number("params")
-    return {step for step, own in values.items() if len(own) == len(peers.ranks) and len(set(own.values())) == 1}
+    return {step: set(own.values()) for step, own in values.items() if len(own) == len(peers.ranks)}
 
 
 def _matters(gradients: Gradients, course: CopyCourse) -> bool:

@@ -117,7 +117,7 @@ def summed(context: GradientsContext, monkeypatch: pytest.MonkeyPatch) -> Reduct
 def told_of(folder: Path) -> list[DetachedGather]:
     trace = read_trace(folder / file_name(0, 0))
     rows = trace.rows["events"]
-    return [decode(DetachedGather, row, trace.texts) for row in rows[rows["kind"] == DetachedGather.number]]
+    return [decode(DetachedGather, row.item(), trace.texts) for row in rows[rows["kind"] == DetachedGather.number]]
 
 
 def test_a_sum_in_place_is_noted_where_the_loss_depends_on_it_and_nothing_is_kept_alive(
@@ -230,6 +230,8 @@ def test_modules_of_buffers_are_looked_at_until_they_are_gone_and_setting_a_buff
     tensors = {int(row["seq"]): (trace.texts[int(row["name"])], int(row["optimizer"])) for row in trace.rows["tensors"]}
     assert tensors == {1: ("Shift.mean", 0), 2: ("Shift 2.mean", 0)}
     assert [(int(row["step"]), int(row["tensor"])) for row in trace.rows["digests"]] == [(1, 1), (1, 2), (2, 2)]
-    noted = [decode(BesideUsed, row, trace.texts) for row in trace.rows["events"] if row["kind"] == BesideUsed.number]
+    noted = [
+        decode(BesideUsed, row.item(), trace.texts) for row in trace.rows["events"] if row["kind"] == BesideUsed.number
+    ]
     assert [(one.name, one.no_grad) for one in noted] == [("Shift 2", True), ("Shift", False)]
     assert (large.mean.numel(), layer.num_features) == (LARGEST + 1, 4)  # neither of which is looked at
