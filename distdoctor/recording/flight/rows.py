@@ -270,8 +270,12 @@ class _Table:
             if not frames or not isinstance(frames, list | tuple):
                 found.append(0)
                 continue
-            number = next((seen[key] for d in depths if (key := tuple(map(id, frames[:d]))) in seen), None)
-            if number is None:
+            number = None
+            for depth in depths:
+                number = seen.get(tuple(map(id, frames[:depth])))
+                if number is not None:
+                    break
+            else:
                 depth = _users_depth(frames, users)
                 number = self._stacks.setdefault(_bytes_of(frames[:depth]), len(self._stacks) + 1)
                 if users[id(frames[depth - 1])]:
