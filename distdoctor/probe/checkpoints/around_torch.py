@@ -133,13 +133,16 @@ def _around_load(stream: CheckpointStream) -> Make:
 
 
 def _around_rename(stream: CheckpointStream) -> Make:
-    renamed = stream.guarded(stream.renamed)
+    renames, renamed = stream.guarded(stream.renames), stream.guarded(stream.renamed)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def rename(*args: Any, **kwargs: Any) -> Any:
+            if len(args) != 2:
+                return original(*args, **kwargs)
+            frame = sys._getframe(1)
+            content = renames(*args, frame)
             result = original(*args, **kwargs)
-            if len(args) == 2:
-                renamed(*args, sys._getframe(1))
+            renamed(*args, frame, content or 0)
             return result
 
         return rename

@@ -19,6 +19,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.checkpoints.content_digests import digest_of_file, digest_of_value
 from distdoctor.probe.checkpoints.paths import absolute
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import FileWritten
 
@@ -103,18 +104,35 @@ class OtherFiles:
             written = args[value] if value >= 0 else None
         self.note(path, by, lambda: digest_of_value(written), frame)
 
-    def renamed(self, to: str, frame: FrameType) -> None:
-        """A file that is no checkpoint has got this name."""
-        self.note(to, "os.replace", lambda: digest_of_file(to), frame)
+    def content_of(self, path: str, to: str, frame: FrameType) -> int:
+        """The digest of a file that is about to get the name `to`: afterwards that may be the file of another rank."""
+        return _looked_at(lambda: digest_of_file(path)) if self._line(to, frame) is not None else 0
 
-    def note(self, path: str, by: str, digest: Callable[[], int], frame: FrameType | None) -> None:
+    def renamed(self, to: str, frame: FrameType, content: int) -> None:
+        """A file that is no checkpoint has got this name."""
+        self.note(to, "os.replace", lambda: content, frame)
+
+    def note(self, path: str, by: str, digest: Callable[[], int], frame: FrameType) -> None:
         """One file, where the user's own line wrote it."""
+        line = self._line(path, frame)
+        if line is not None:
+            self._times[path] += 1
+            event = FileWritten(path, by, _looked_at(digest), self._rank.step)
+            self._trace.note(event, site=self._trace.texts.id(sites.site_of(line)))
+
+    def _line(self, path: str, frame: FrameType | None) -> FrameType | None:
+        """The user's line that writes this file; None where it is not noted."""
         if not path or path.startswith("/dev/") or self._times[path] >= MOST_EACH or self._times.total() >= MOST:
-            return
+            return None
         while frame is not None and frame.f_code.co_filename.endswith(_HANDS_ON):
             frame = frame.f_back
-        if frame is None or not sites.is_users(frame) or not self._rank.step:
-            return
-        self._times[path] += 1
-        event = FileWritten(path, by, digest(), self._rank.step)
-        self._trace.note(event, site=self._trace.texts.id(sites.site_of(frame)))
+        return frame if frame is not None and sites.is_users(frame) and self._rank.step else None
+
+
+def _looked_at(digest: Callable[[], int]) -> int:
+    """The digest; 0 of a folder, a file that somebody else has taken away, a value that cannot be read."""
+    try:
+        return digest()
+    except Exception as error:
+        hand_on(error)
+        return 0

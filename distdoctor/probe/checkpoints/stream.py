@@ -159,14 +159,17 @@ class CheckpointStream(ProbeStream):
         if live:
             self._given[thread] = live, first, self.rank.step
 
-    def renamed(self, source: Any, target: Any, frame: FrameType) -> None:
-        if os.getpid() != self.rank.pid:
-            return
+    def renames(self, source: Any, target: Any, frame: FrameType) -> int:
+        """A file is about to get another name: the digest of what it holds, where it is no checkpoint."""
+        path, to = absolute(source), absolute(target)
+        return self.other_files.content_of(path, to, frame) if path and to and not self._saved_as(path) else 0
+
+    def renamed(self, source: Any, target: Any, frame: FrameType, content: int) -> None:
         path, to = absolute(source), absolute(target)
         if not path or not to:
             return
         if not self._saved_as(path):
-            self.other_files.renamed(to, frame)
+            self.other_files.renamed(to, frame, content)
             self._wrote_aside(to, frame)
             return
         self._saved[to] = None
