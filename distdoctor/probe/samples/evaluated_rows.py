@@ -42,7 +42,7 @@ class EvaluatedRows:
             module = module.module
         if self._hook is not None and (self.rank.step != self._step or self._is_outside(module)):
             self._ends()
-        if self._noted >= MOST_EVALUATIONS or compiles():
+        if self._noted >= MOST_EVALUATIONS or self._seen > MOST_CALLS or compiles():
             return
         if self._hook is None and module.training and self.rank.step:
             self._module, self._step = weakref.ref(module), self.rank.step
