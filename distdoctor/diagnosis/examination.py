@@ -26,9 +26,13 @@ from distdoctor.diagnosis.hang.ending import is_end
 from distdoctor.diagnosis.remedy import Remedy
 from distdoctor.diagnosis.source.patch import patch_of, sources_that_ran, working_folder
 from distdoctor.recording.coverage import Coverage
+from distdoctor.recording.garbage import without_garbage_collection
 from distdoctor.recording.recording import Recording
 
 _SURENESS: dict[Confidence, int] = {CERTAIN: 0, LIKELY: 1}
+
+
+MANY_RANKS = 256  # and more: what is worked out about them is millions of objects
 
 
 def examine(
@@ -43,7 +47,13 @@ def examine(
 
     `live`: the job still runs, so only checks whose findings are true at once are asked.
     """
-    checks = tuple(checks)
+    with without_garbage_collection(len(recording.ranks) >= MANY_RANKS):
+        return _examine(recording, tuple(checks), remedies, live)
+
+
+def _examine(
+    recording: Recording, checks: tuple[Check, ...], remedies: Mapping[str, Remedy] | None, live: bool
+) -> Diagnosis:
     coverage = Coverage.of(recording)
     found: list[tuple[Check, Finding]] = []
     not_examined: list[NotExamined] = []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import math
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ from distdoctor.errors import CouldNotLook, NothingToInspect, UnreadableRecordin
 from distdoctor.recording.flight.dumps import rank_in, read_dump
 from distdoctor.recording.flight.entries import FlightDump
 from distdoctor.recording.flight.rows import DumpPart, recording_of_parts
+from distdoctor.recording.garbage import without_garbage_collection
 from distdoctor.recording.recording import Recording, Trouble
 
 MOST_BYTES = 400 << 20  # of memory, for a process that reads dumps
@@ -113,7 +113,7 @@ def read_batches(
     Errors: see `read_dumps`.
     """
     troubles: list[Trouble] = []
-    with _without_garbage_collection():
+    with without_garbage_collection():
         recording = recording_of_parts(_parts(batches, executor, troubles, read), troubles)
     if not recording.ranks and troubles:
         raise UnreadableRecording(troubles[0].what, way_out="No other dump is there.")
@@ -159,7 +159,7 @@ def part_of(batch: DumpBatch) -> Part:
     troubles: list[Trouble] = []
     if _is_bounded:
         _grant(LEAST_SECONDS + math.ceil(SECONDS_PER_DUMP * len(batch)))
-    with _without_garbage_collection():
+    with without_garbage_collection():
         return DumpPart.of(batch.dumps(troubles)), troubles
 
 
@@ -188,15 +188,3 @@ def _grant(seconds: int) -> None:
 def _limit(which: int, wanted: int) -> None:
     _, hardest = resource.getrlimit(which)
     resource.setrlimit(which, (wanted if hardest == resource.RLIM_INFINITY else min(wanted, hardest), hardest))
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """A dump is tens of thousands of small objects that all go at once; looking through them for cycles doubles the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
