@@ -12,7 +12,7 @@ import pytest
 from jobs import run_ranks, values
 from jobs.probe_bugs import told, train
 
-from distdoctor.probe.checkpoints.stream import absolute
+from distdoctor.probe.checkpoints.paths import absolute
 
 
 @pytest.mark.job
@@ -45,8 +45,8 @@ def test_ranks_whose_probes_all_break_train_together_as_before(tmp_path: Path) -
 
 
 BROKEN = {
-    "checkpoints": "checkpoints.stream:absolute,_begins_aside,writer:Texts.id,environment:_device_count,watch_end.at_exit,"
-    "optimizer_steps:_prepares,ModuleTrees._parameter,ModuleTrees._child",
+    "checkpoints": "checkpoints.paths:absolute,_begins_aside,writer:Texts.id,environment:_device_count,"
+    "watch_end.at_exit,optimizer_steps:_prepares,ModuleTrees._parameter,ModuleTrees._child",
     "alone": "generators:_entries,generators:drawn_from,Slots.place,Slots.watch,Slots._look,holders:_length,HolderScan._unit,"
     "HolderScan._of_class",  # what looks at things one by one, and what workers do
     "watched": "start:start_here,start:watch_models,start:recorded_in,start:phase_marks",  # what the program asks by name

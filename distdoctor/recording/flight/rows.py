@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -175,7 +175,7 @@ class _Table:
         self.kinds: list[Kind] = []
         self.examples: list[Mapping[str, Any]] = []
         self._stacks: dict[bytes, int] = {}  # a stack -> its number; 0 is no stack
-        self._codes: dict[tuple[int, bytes], int] = {}
+        self._codes: dict[int, dict[bytes, int]] = defaultdict(dict)  # by stack and by what `_bytes_of` its fields
         self._fields: dict[str, Array] = {}
         self._member_sets: dict[str, frozenset[int]] = {}
         self._member_texts: dict[str, int] = {}
@@ -188,10 +188,7 @@ class _Table:
         """The columns of dumps that another table has read, with the codes of this one."""
         stacks = self._stacks_of([example.get("frames") for example in part.examples])
         keys = zip(stacks, map(_bytes_of, _picked(part.examples, _KIND_FIELDS)), strict=True)
-        codes = [
-            self._learn(key, example) if key not in self._codes else self._codes[key]
-            for key, example in zip(keys, part.examples, strict=True)
-        ]
+        codes = [self._code(*key, example) for key, example in zip(keys, part.examples, strict=True)]
         mine = np.array(codes, np.uint32)
         known = {id(columns.codes): mine[columns.codes] for columns in part.columns} if len(mine) else {}
         return (replace(columns, codes=known.get(id(columns.codes), columns.codes)) for columns in part.columns)
@@ -200,11 +197,11 @@ class _Table:
         """The columns of one dump."""
         entries = dump.entries
         stacks = self._stacks_of([entry.get("frames") for entry in entries])
-        keys = list(zip(stacks, map(_bytes_of, _picked(entries, _KIND_FIELDS)), strict=True))
-        codes = np.array([self._codes.get(key, -1) for key in keys], np.int64)
+        fields = list(map(_bytes_of, _picked(entries, _KIND_FIELDS)))
+        by_stack = self._codes
+        codes = np.array([by_stack[stack].get(of, -1) for stack, of in zip(stacks, fields, strict=True)], np.int64)
         for at in np.flatnonzero(codes < 0).tolist():
-            known = self._codes.get(keys[at])
-            codes[at] = self._learn(keys[at], entries[at]) if known is None else known
+            codes[at] = self._code(stacks[at], fields[at], entries[at])
         numbers = dict(zip(_NUMBER_FIELDS, zip(*_picked(entries, _NUMBER_FIELDS), strict=True), strict=False))
         created = _ints(numbers.get("time_created_ns", ()))
         sequence, returned = _ints(numbers.get("collective_seq_id", ())), _returned(numbers, created)
@@ -262,30 +259,41 @@ class _Table:
 
         torch writes a frame once and refers to it, so within one dump its identity is enough.
         """
-        seen: dict[tuple[int, ...], int] = {}  # stacks down to a user's frame: none of them is the start of another
-        depths: list[int] = []  # at which that frame was found
+        # A tree of frames by identity: in it every stack down to a user's frame, none of which is the start of another.
+        tree: dict[int, Any] = {}
         users: dict[int, bool] = {}
         found = []
         for frames in stacks:
             if not frames or not isinstance(frames, list | tuple):
                 found.append(0)
                 continue
-            number = None
-            for depth in depths:
-                number = seen.get(tuple(map(id, frames[:depth])))
-                if number is not None:
+            node: Any = tree
+            for frame in frames:
+                node = node.get(id(frame))
+                if node.__class__ is not dict:
                     break
-            else:
-                depth = _users_depth(frames, users)
-                number = self._stacks.setdefault(_bytes_of(frames[:depth]), len(self._stacks) + 1)
-                if users[id(frames[depth - 1])]:
-                    seen[tuple(map(id, frames[:depth]))] = number
-                    depths += [depth] if depth not in depths else []
-            found.append(number)
+            if node.__class__ is not int:
+                node = self._learn_stack(frames, users, tree)
+            found.append(node)
         return found
 
-    def _learn(self, key: tuple[int, bytes], entry: Mapping[str, Any]) -> int:
-        code = self._codes[key] = len(self.kinds)
+    def _learn_stack(self, frames: Sequence[Any], users: dict[int, bool], tree: dict[int, Any]) -> int:
+        """The number of a stack that is not in the tree. It is put there where it ends with a user's frame."""
+        depth = _users_depth(frames, users)
+        number = self._stacks.setdefault(_bytes_of(frames[:depth]), len(self._stacks) + 1)
+        *above, last = map(id, frames[:depth])
+        if users[last]:
+            for frame in above:
+                tree = tree.setdefault(frame, {})
+            tree[last] = number
+        return number
+
+    def _code(self, stack: int, fields: bytes, entry: Mapping[str, Any]) -> int:
+        """The number of the kind of an entry, which is learnt where it is new."""
+        known = self._codes[stack].get(fields)
+        if known is not None:
+            return known
+        code = self._codes[stack][fields] = len(self.kinds)
         self.kinds.append(kind_of(entry, self.text))
         self.examples.append({name: entry.get(name) for name in (*_KIND_FIELDS, "frames")})
         self._fields.clear()
@@ -477,6 +485,8 @@ def _batch(entry: Mapping[str, Any]) -> _Batch:
 
 def _threads(words: Sequence[Any]) -> Array:
     """0 for the first thread that issued anything, and for those that older dumps do not tell."""
+    if not words or len(words) == words.count(words[0]):
+        return np.zeros(len(words), np.uint16)
     order = {word: number for number, word in enumerate(dict.fromkeys(word for word in words if isinstance(word, str)))}
     if len(order) < 2:
         return np.zeros(len(words), np.uint16)
