@@ -83,23 +83,30 @@ def not_traced(function: Function) -> Function:
     return hook  # type: ignore[return-value]
 
 
-def none_of_others(has_any: Callable[[], Any]) -> Callable[[], Any]:
-    """torch's question whether there are hooks of all modules, asked only to warn of them, answered for those of others: ours go
-    when they have seen what they wait for, and take no harm from a second call."""
+def silent_about_ours(guarded: Callable[..., Any]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Around torch's question whether there are hooks of all modules, asked only to warn of them: ours go when they have seen
+    what they wait for, and take no harm from a second call."""
+    ours_alone = guarded(_ours_alone)
+
+    def make(original: Callable[[], Any]) -> Callable[[], Any]:
+        def has_any() -> Any:
+            return original() and not ours_alone()
+
+        return skipped(has_any)
+
+    return make
+
+
+def _ours_alone() -> bool:
+    """Whether all hooks of all modules are ours."""
     modules = torch.nn.modules.module
-
-    def has_any_of_others() -> Any:
-        found = (
-            modules._global_forward_pre_hooks,
-            modules._global_forward_hooks,
-            modules._global_backward_pre_hooks,
-            modules._global_backward_hooks,
-        )
-        return has_any() and not all(
-            _OURS in getattr(hook, "__dict__", ()) for hooks in found for hook in hooks.values()
-        )
-
-    return skipped(has_any_of_others)
+    found = (
+        modules._global_forward_pre_hooks,
+        modules._global_forward_hooks,
+        modules._global_backward_pre_hooks,
+        modules._global_backward_hooks,
+    )
+    return all(_OURS in getattr(hook, "__dict__", ()) for hooks in found for hook in hooks.values())
 
 
 def compiles() -> bool:

@@ -17,7 +17,7 @@ from distdoctor.probe.ancestry import is_in_a_job_of_a_rank
 from distdoctor.probe.checkpoints import around_torch as checkpoints
 from distdoctor.probe.collectives import flight
 from distdoctor.probe.collectives import groups as collectives
-from distdoctor.probe.compile_guard import none_of_others
+from distdoctor.probe.compile_guard import silent_about_ours
 from distdoctor.probe.context import Function, Rank
 from distdoctor.probe.gradients import stream as gradients
 from distdoctor.probe.gradients.watched import WatchedModel
@@ -172,7 +172,7 @@ def _open(rank: Rank, number: int, world_size: int, *, joining: bool = False) ->
         rank.guarded(deprecated.install)(rank)
     if "collectives" in rank.streams:
         rank.guarded(collectives.install)(rank, trace)
-    wrappers.lay(sys.modules["torch.nn.modules.module"], "_has_any_global_hook", none_of_others)
+    wrappers.lay(sys.modules["torch.nn.modules.module"], "_has_any_global_hook", silent_about_ours(rank.guarded))
     times = None
     if "progress" in rank.streams:
         times = rank.guarded(progress.install)(rank)

@@ -29,6 +29,7 @@ PACKAGE = "distdoctor.probe"
 UNTOUCHED = {
     "guarded.call",
     "uncompiled.call",
+    "_asked_by_program.made.call",
     "listen.make.call",
     "not_traced.hook",
     "Rank.trouble",
