@@ -76,6 +76,7 @@ def test_a_checkpoint_that_goes_wrong_is_named_with_its_line(
         (jobs.written_by_all, {"by": "numpy", "own": "nothing"}),
         (jobs.written_by_all, {"by": "rename", "own": "nothing"}),
         (jobs.written_by_all, {"by": "json", "own": "turn"}),
+        (jobs.written_by_all, {"by": "json", "own": "word"}),
     ],
 )
 def test_its_healthy_twin_is_silent_and_trains_the_same_to_the_last_bit(

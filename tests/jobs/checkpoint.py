@@ -531,11 +531,14 @@ def saved_in_a_thread(rank: int, world_size: int, *, folder: str, copies: bool) 
 
 
 def written_by_all(rank: int, world_size: int, *, folder: str, by: str = "json", own: str = "contents") -> str:
-    """A file beside the checkpoints. `own`: of each rank's own are its contents, its name, its turn, or nothing."""
+    """A file beside the checkpoints. `own`: of each rank's own are its contents, its name, its turn (behind a barrier, or at a
+    word of the rank before), or nothing."""
     model = DistributedDataParallel(Net())
     digest = train(model, rank, optimizer=adam(model))
     path = f"{folder}/{rank if own == 'name' else 'all'}"
     held = [0.5, 7] if own == "nothing" else [0.5, rank]
+    if own == "word" and rank:
+        dist.recv(torch.ones(1), rank - 1)
     for turn in range(world_size if own == "turn" else 1):
         if own == "turn":
             dist.barrier()
@@ -550,6 +553,8 @@ def written_by_all(rank: int, world_size: int, *, folder: str, by: str = "json",
             with open(f"{path}.{rank}", "w") as file:
                 file.write(str(held))
             os.replace(f"{path}.{rank}", path)  # on every rank
+    if own == "word" and rank + 1 < world_size:
+        dist.send(torch.ones(1), rank + 1)
     dist.barrier()
     return digest
 

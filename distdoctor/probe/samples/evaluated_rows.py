@@ -40,7 +40,7 @@ class EvaluatedRows:
     def _begins(self, module: nn.Module) -> None:
         while isinstance(module, (DataParallel, DistributedDataParallel)):
             module = module.module
-        if self._hook is not None and (self.rank.step != self._step or self._is_outside(module)):
+        if self._hook is not None and (self.rank.step != self._step or id(module) not in self._inside):
             self._ends()
         if self._noted >= MOST_EVALUATIONS or self._seen > MOST_CALLS or compiles():
             return
@@ -50,9 +50,6 @@ class EvaluatedRows:
             self._inside = {id(part) for part in module.modules()}
             hook = not_traced(self.rank.guarded(self._called))
             self._hook = nn.modules.module.register_module_forward_pre_hook(hook)
-
-    def _is_outside(self, module: nn.Module) -> bool:
-        return id(module) not in self._inside
 
     def _called(self, module: nn.Module, given: Any) -> None:
         self._seen += 1

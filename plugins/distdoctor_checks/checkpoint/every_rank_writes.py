@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.checkpoint.checkpoints import FAILED, Checkpoints, Saved
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, WARNING, Finding, Place, Prescription
@@ -32,6 +34,7 @@ from distdoctor.diagnosis.source.statement_edits import on_rank_zero
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import FileWritten, Saving
+from distdoctor.recording.trace.layout import POINT_TO_POINT
 from distdoctor.recording.trace.state_file import SAVE, WEIGHTS
 
 Together = list[Saved]
@@ -71,6 +74,8 @@ def _other_files(checkpoints: Checkpoints, recording: Recording) -> Iterator[Fin
         calls = [checkpoints.calls_before(rank, event.at_ns) for rank, event in written.items()]
         if None in calls or any(one != calls[0] for one in calls) or _takes_turns(recording.sources, site):
             continue
+        if _told_each_other(recording, written):
+            continue
         told.add(site)
         ranks = tuple(sorted(written))
         by = next(iter(written.values())).by
@@ -85,6 +90,17 @@ def _other_files(checkpoints: Checkpoints, recording: Recording) -> Iterator[Fin
             prescriptions=(Prescription("save-per-rank"),),
             at_ns=min(event.at_ns for event in written.values()),
         )
+
+
+def _told_each_other(recording: Recording, written: Mapping[int, FileWritten]) -> bool:
+    """Whether one of the ranks sent or received something between the first write and the last: a word whose turn it is."""
+    first, last = (choose(event.at_ns for event in written.values()) for choose in (min, max))
+    for log in (recording.ranks[rank] for rank in written):
+        entered = log.calls["entered_ns"] + log.monotonic_to_wall_ns
+        pairs = np.isin(log.calls["op"], [int(op) for op in POINT_TO_POINT])
+        if (pairs & (entered >= first) & (entered <= last)).any():
+            return True
+    return False
 
 
 def _takes_turns(sources: Mapping[str, str], site: SourceLine) -> bool:

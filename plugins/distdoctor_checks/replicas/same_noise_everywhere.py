@@ -156,9 +156,8 @@ def _given_alike(one: ReplicaSet, gradients: Gradients) -> Iterator[Finding]:
         for rank in one.ranks
     }
     common = set.intersection(*(set(events) for events in by_rank.values())) if len(by_rank) > 1 else set()
-    found: dict[tuple[int, int], list[set[str]]] = defaultdict(
-        list
-    )  # by forward and tensor: what the ranks were given, by step
+    # By forward and tensor: what the ranks were given, step by step.
+    found: dict[tuple[int, int], list[set[str]]] = defaultdict(list)
     for step, place in sorted(common):
         parts = [by_rank[rank][step, place] for rank in one.ranks]
         for number in range(min(len(part.digests) for part in parts)):
