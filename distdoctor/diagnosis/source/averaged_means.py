@@ -42,10 +42,17 @@ class AveragedMean:
         )
 
     def is_of(self, line: SourceLine) -> bool:
-        """Whether what is averaged was made in the function that this line stands in, in a comprehension or not."""
+        """Whether what is averaged was made in the function that this line stands in (or its comprehension), no earlier."""
+        here = [one for one in self.around if one.path == line.path and self._are_of_one_function(one, line)]
+        return any(one.line >= line.line for one in [one for one in here if one != self.made] or here)
+
+    def _are_of_one_function(self, one: SourceLine, line: SourceLine) -> bool:
         if line.function == "<module>":
-            return any((one.path, one.function) == (line.path, line.function) for one in self.around)
-        return any(path == line.path and first <= line.line <= last for path, first, last in self.within)
+            return one.function == line.function
+        return any(
+            path == line.path and all(first <= number <= last for number in (one.line, line.line))
+            for path, first, last in self.within
+        )
 
 
 def averaged_means(sources: Mapping[str, str]) -> list[AveragedMean]:

@@ -41,3 +41,25 @@ def test_a_mean_of_means_is_found_and_belongs_to_its_loop(how: str) -> None:
 @pytest.mark.parametrize("how", SUMS)
 def test_sums_are_not(how: str) -> None:
     assert averaged_means({"main.py": COUNTS + indent(SUMS[how], "    ")}) == []
+
+
+TRAINED_AND_EVALUATED = """\
+def main(model, batches, rows):
+    total = count = 0
+    for inputs in batches:
+        total += model(inputs).item()
+        count += 1
+    model.eval()
+    errors = model(rows)
+    seen = {averaged}
+    dist.all_reduce(seen)
+    seen /= world_size
+"""
+
+
+@pytest.mark.parametrize(("averaged", "belongs"), [("errors.mean()", True), ("torch.tensor(total / count)", False)])
+def test_a_mean_belongs_to_the_rows_that_it_is_made_of_and_not_to_those_that_come_later(
+    averaged: str, belongs: bool
+) -> None:
+    (found,) = averaged_means({"main.py": TRAINED_AND_EVALUATED.format(averaged=averaged)})
+    assert found.is_of(SourceLine("main.py", 7, "main")) is belongs
