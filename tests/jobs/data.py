@@ -984,6 +984,28 @@ def shuffled_shares(rank: int, world_size: int, *, own: bool = True) -> Handed:
     return [Trainer().epoch(DataLoader(ShuffledShares(rank, world_size, own), batch_size=5))]
 
 
+class ShuffledFiles(IterableDataset[torch.Tensor]):
+    """Twelve files of `rows` rows, dealt out whole; a rank reads the rows of each of its files in an order of its own."""
+
+    def __init__(self, rank: int, world_size: int, rows: int, file_seed: int, repeats: bool) -> None:
+        self.rank, self.world_size, self.rows, self.repeats = rank, world_size, rows, repeats
+        self.files = random.Random(file_seed)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        files, own = list(range(12)), random.Random(1009 * self.rank)
+        self.files.shuffle(files)
+        for file in files[self.rank :: self.world_size]:
+            rows = range(file * self.rows, (file + 1) * self.rows)
+            for row in own.choices(rows, k=self.rows) if self.repeats else own.sample(rows, self.rows):
+                yield torch.tensor([float(row)])
+
+
+def shuffled_files(rank: int, world_size: int, *, own: bool, rows: int = 40, repeats: bool = False) -> Handed:
+    """`own`: each rank shuffles the files its own way before it takes its share. `repeats`: it draws rows with replacement."""
+    data = ShuffledFiles(rank, world_size, rows, rank if own else 0, repeats)
+    return [Trainer().epoch(DataLoader(data, batch_size=20)) for _epoch in range(2)]
+
+
 class OwnRows(IterableDataset[torch.Tensor]):
     """Those of the process that reads."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import ClassVar, Self
@@ -70,7 +70,8 @@ class LoaderPass:
 
     `first`: the first draws, in order, every one of them. `indices`: every kept draw in order (all of them when `keep_one_in`
     is 1), without the padding of DistributedSampler and accelerate; `padding`: that. `whole`: nothing between the first and the
-    latest draw is missing from `indices`, but for the thinning. `kept_set`: where `indices` are thinned, all samples that were
+    latest draw is missing from `indices`, but for the thinning. `rows`: fingerprints of the samples of iterable data, one in
+    `rows_one_in` of them. `kept_set`: where `indices` are thinned, all samples that were
     drawn without that padding, if there was room for them.
     """
 
@@ -105,6 +106,8 @@ class LoaderPass:
     padding: Indices
     whole: bool
     kept_set: SampleBitmap | None = None
+    rows: Indices = field(default_factory=lambda: _NONE)
+    rows_one_in: int = 1
 
     @property
     def drawn_set(self) -> SampleBitmap | None:
@@ -311,6 +314,7 @@ def _pass(log: RankTrace, row: Rows, blocks: Rows, exactly: bool) -> LoaderPass:
     replicas, rank = whole_number("num_replicas"), whole_number("sampler_rank")
     padded = max(0, drawn - _real(flags, length, replicas, rank, whole_number("batch_size"), drawn))
     first, indices, padding, whole = drawn_indices(blocks, drawn, whole_number("keep_one_in"), padded)
+    rows, rows_one_in = _stream_rows(blocks)
     return LoaderPass(
         rank=log.rank,
         seq=whole_number("seq"),
@@ -345,6 +349,18 @@ def _pass(log: RankTrace, row: Rows, blocks: Rows, exactly: bool) -> LoaderPass:
         kept_set=_kept_set(log, whole_number("seq"), blocks, drawn, len(padding))
         if exactly and len(padding) == padded
         else None,
+        rows=rows,
+        rows_one_in=rows_one_in,
+    )
+
+
+def _stream_rows(blocks: Rows) -> tuple[Indices, int]:
+    """Fingerprints of the samples of a pass over iterable data, in order, and one in how many they are."""
+    own = blocks[blocks["kind"] == BlockKind.ROWS]
+    own = own[np.argsort(own["block_number"], kind="stable")]
+    keep = max((int(b["covers"]) for b in own), default=1)
+    return np.concatenate([*(b["indices"][: int(b["count"])] for b in own if int(b["covers"]) == keep), _NONE]), max(
+        1, keep
     )
 
 

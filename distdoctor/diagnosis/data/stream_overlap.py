@@ -6,24 +6,26 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Self
 
 import numpy as np
 
-from distdoctor.diagnosis.data.samples import Indices, LoaderPass, SampleOrders, Together
+from distdoctor.diagnosis.data.samples import Indices, LoaderPass, SampleOrders, Together, thinned
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.source.stream_shares import StreamShare, stream_share
 from distdoctor.recording.trace.layout import PassFlag
 
-LEAST_SHARED = 8  # first samples of batches in all passes of a loader: 256 bits of agreement
+LEAST_SHARED = 8  # fingerprints in all passes of a loader: 256 bits of agreement
 LEAST_OF_RANKS = 1  # where the source shows that each rank shuffles by a seed of its own before it takes its share
 LEAST_PART = 16  # one in so many of them
 
 
 @dataclass(frozen=True, eq=False)
 class SharedStream:
-    """`shared` different batches, of `compared` in the passes of one rank, began with one sample on several ranks.
+    """`shared` different samples, of `compared` in the passes of one rank, came to several ranks; or, with `by_batches`, so many
+    batches began with one of them.
 
-    `pairs`: (rank, rank, how many), the largest first. `seeds` by rank, where the data hold one.
+    `pairs`: (rank, rank, how many), the largest first. `seeds` by rank, where the data hold one. One in `one_in` was compared.
     """
 
     passes: Together
@@ -31,6 +33,8 @@ class SharedStream:
     shared: int
     compared: int
     pairs: tuple[tuple[int, int, int], ...]
+    by_batches: bool
+    one_in: int = 1
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -52,20 +56,18 @@ def shared_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[st
             if together.trains and len(passes.passes) > 1 and all(map(_is_whole_stream, passes.passes.values())):
                 by_loader[str(passes.one.made_line), passes.one.data.name].append(passes)
         for sets in by_loader.values():
-            one = sets[0].one
-            differ = all(map(_has_no_repeats, sets)) and not all(map(_is_one_stream, sets))
-            share = stream_share(sources, one.data.name, one.made_line) if differ and _shared_pairs(sets, 1) else None
-            pairs = _shared_pairs(sets, LEAST_OF_RANKS if share.by_rank else LEAST_SHARED) if share is not None else {}
-            if share is not None and pairs:
-                yield _shared(sets, share, pairs)
+            one, found = sets[0].one, _Compared.of(sets)
+            differ = found.is_without_repeats and not all(map(_is_one_stream, sets))
+            share = stream_share(sources, one.data.name, one.made_line) if differ and found.shared_pairs(1) else None
+            if share is not None:
+                alone = share.by_rank and found.by_batches
+                pairs = found.shared_pairs(LEAST_OF_RANKS if alone else LEAST_SHARED)
+                if pairs:
+                    yield _shared(sets, share, found, pairs)
 
 
 def _is_whole_stream(one: LoaderPass) -> bool:
     return bool(one.flags & PassFlag.ITERABLE) and one.exhausted and not one.flags & PassFlag.REPLACEMENT
-
-
-def _has_no_repeats(together: Together) -> bool:
-    return all(len(_read(one)) == len(np.unique(_read(one))) for one in together.passes.values())
 
 
 def _is_one_stream(together: Together) -> bool:
@@ -74,35 +76,74 @@ def _is_one_stream(together: Together) -> bool:
     return all(np.array_equal(first.indices, other.indices) for other in together.passes.values())
 
 
-def _read(one: LoaderPass) -> Indices:
-    """Fingerprints of first samples; 0 stands for one that could not be read.
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """What was read of each rank in each pass: fingerprints of all its samples, where they were taken, else of the first one of
+    each batch. The last batch of each worker is left out: it may be filled up with samples that another rank has, too."""
 
-    Without the last batch of each worker: it may be filled up with samples that another rank has, too.
-    """
+    read: tuple[Mapping[int, Indices], ...]
+    parts: tuple[
+        Mapping[int, float], ...
+    ]  # of what came to the rank: batches are left out where there is no time for them
+    by_batches: bool
+    one_in: int
+
+    @classmethod
+    def of(cls, sets: Sequence[Together]) -> Self:
+        passes = [one for together in sets for one in together.passes.values()]
+        by_rows = [together for together in sets if all(len(one.rows) for one in together.passes.values())]
+        if by_rows:
+            one_in = max(one.rows_one_in for one in passes)
+            rows = tuple({r: _rows(p, one_in) for r, p in one.passes.items()} for one in by_rows)
+            return cls(rows, tuple({r: _part(p) for r, p in one.passes.items()} for one in by_rows), False, one_in)
+        firsts = tuple({r: _firsts(p) for r, p in one.passes.items()} for one in sets)
+        return cls(firsts, tuple(dict.fromkeys(one, 1.0) for one in firsts), True, 1)
+
+    @property
+    def is_without_repeats(self) -> bool:
+        return all(len(one) == len(np.unique(one)) for by_rank in self.read for one in by_rank.values())
+
+    def shared_pairs(self, least: int) -> dict[tuple[int, int], int]:
+        """(rank, rank) -> how many they share, counted pass by pass; none of less than `least`, or, of more than one, than their
+        part of what was compared."""
+        found: dict[tuple[int, int], int] = defaultdict(int)
+        compared: dict[tuple[int, int], float] = defaultdict(float)
+        for by_rank, part in zip(self.read, self.parts, strict=True):
+            for (a, one), (b, other) in combinations(by_rank.items(), 2):
+                found[a, b] += len(np.intersect1d(one, other))
+                compared[a, b] += min(len(one) * part[b], len(other) * part[a])
+        return {
+            pair: n for pair, n in found.items() if n >= max(least, compared[pair] / LEAST_PART if least > 1 else 0)
+        }
+
+
+def _firsts(one: LoaderPass) -> Indices:
+    """Of the first samples of batches; 0 stands for one that could not be read."""
     indices = one.indices[: max(0, len(one.indices) - max(1, one.workers))]
     readable: Indices = indices[indices != 0]
     return readable
 
 
-def _shared_pairs(sets: Sequence[Together], least: int) -> dict[tuple[int, int], int]:
-    """(rank, rank) -> how many first samples they share, counted pass by pass; none of less than `least`, or, of more than one,
-    than their part of what was compared."""
-    found: dict[tuple[int, int], int] = defaultdict(int)
-    compared: dict[tuple[int, int], int] = defaultdict(int)
-    for together in sets:
-        for (a, one), (b, other) in combinations(together.passes.items(), 2):
-            found[a, b] += len(np.intersect1d(_read(one), _read(other)))
-            compared[a, b] += min(len(_read(one)), len(_read(other)))
-    return {pair: n for pair, n in found.items() if n >= max(least, compared[pair] / LEAST_PART if least > 1 else 0)}
+def _part(one: LoaderPass) -> float:
+    return min(1.0, len(one.rows) * one.rows_one_in / max(1, one.batches * one.batch_size))
 
 
-def _shared(sets: Sequence[Together], share: StreamShare, pairs: Mapping[tuple[int, int], int]) -> SharedStream:
+def _rows(one: LoaderPass, one_in: int) -> Indices:
+    rows = one.rows if one.rows_one_in == one_in else thinned(one.rows, one_in)
+    return rows[: max(0, len(rows) - max(1, one.workers) * max(1, one.batch_size) // one_in)]
+
+
+def _shared(
+    sets: Sequence[Together], share: StreamShare, found: _Compared, pairs: Mapping[tuple[int, int], int]
+) -> SharedStream:
     ordered = sorted(((a, b, n) for (a, b), n in pairs.items()), key=lambda pair: (-pair[2], pair[0], pair[1]))
     first, _, most = ordered[0]
     return SharedStream(
         passes=sets[0],
         share=share,
         shared=most,
-        compared=sum(len(_read(together.passes[first])) for together in sets if first in together.passes),
+        compared=sum(len(by_rank[first]) for by_rank in found.read if first in by_rank),
         pairs=tuple(ordered[:16]),
+        by_batches=found.by_batches,
+        one_in=found.one_in,
     )

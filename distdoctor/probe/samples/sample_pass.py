@@ -15,6 +15,7 @@ import torch
 
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.samples.bitmap_writer import BitmapWriter
+from distdoctor.probe.samples.stream_rows import StreamRows
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
 from distdoctor.recording.trace.layout import BLOCK, BLOCK_INDICES, PASS, BlockKind, PassFlag
@@ -75,6 +76,7 @@ class PassWriter:
         self.behind = 0  # batches that a library around the loader keeps for itself
         self.draws = self.drawn = self.batches = self.ahead = 0
         self.waiting: deque[array[int]] = deque()  # drawn for the workers, not handed over yet
+        self.rows: StreamRows | None = None  # of iterable data
         self.step, self.optimizer = stream.steps, 0
         self.ended = False
         self.storing = True
@@ -144,7 +146,7 @@ class PassWriter:
 
     def _end(self) -> None:
         self.ended = True
-        self.source = self.new_set = self.drawn_set = None
+        self.source = self.new_set = self.drawn_set = self.rows = None
         self.trace.passes.patch(self.seq, _ENDED, time.monotonic_ns())
         self.note_step()
 

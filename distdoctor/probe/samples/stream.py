@@ -29,11 +29,12 @@ from distdoctor.probe.samples.below_subsets import below_subsets
 from distdoctor.probe.samples.bitmap_writer import BitmapWriter, BitmapWriters
 from distdoctor.probe.samples.dataset_content import Content, content_of
 from distdoctor.probe.samples.evaluated_rows import EvaluatedRows
-from distdoctor.probe.samples.fingerprints import fingerprint
+from distdoctor.probe.samples.fingerprints import fingerprint, row_fingerprints
 from distdoctor.probe.samples.given_rows import GivenRows
 from distdoctor.probe.samples.outdated_copies import bound, is_outdated
 from distdoctor.probe.samples.sample_pass import PassWriter
 from distdoctor.probe.samples.samplers import SamplerFacts, chain_of, facts_of, facts_of_stream, held_in, told_within
+from distdoctor.probe.samples.stream_rows import MOST_PASSES, StreamRows
 from distdoctor.probe.weak_identity import ByIdentity
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace import sampled_indices
@@ -202,6 +203,8 @@ class SamplesStream:
         self.rows.loader_begins()
         source, around = iterator._sampler_iter, self._under_way()
         self.latest = begun = PassWriter(self, source, loader.prefetch, seq, flags, keep, new_set, around)
+        if iterable and loader.batch_size and count <= MOST_PASSES:
+            begun.rows = StreamRows(self.trace, seq)
         begun.behind = _held_back()
         begun.translated_by(translate)
         iterator.__dict__["_distdoctor_pass"] = begun
@@ -267,6 +270,13 @@ class SamplesStream:
         known = iterator.__dict__.get("_distdoctor_pass")
         if known is not None:
             known.streamed(fingerprint(batch))
+            rows = known.rows
+            if rows is not None and rows.wanted(began := time.monotonic_ns()):
+                found = row_fingerprints(batch)
+                if found is None:
+                    known.rows = None
+                else:
+                    rows.add(found, began)
 
     def _streamed_out(self, iterator: Any) -> None:
         known = iterator.__dict__.get("_distdoctor_pass")

@@ -261,7 +261,8 @@ PASS = Record(
 
 # A block of indices that one pass handed over, in order; blocks are used round robin. RAW blocks hold the draws
 # `block_number * BLOCK_INDICES` and following, as many as `drawn` of the pass says. Where not every index is kept, block 0 stays,
-# the RAW block at work is used again and again, and what it held goes, thinned out, to KEPT blocks.
+# the RAW block at work is used again and again, and what it held goes, thinned out, to KEPT blocks. Of iterable data ROWS blocks
+# hold fingerprints of all samples, of which one in `covers` is kept.
 BLOCK_INDICES = 1012
 BLOCK = Record(
     "blocks",
@@ -542,6 +543,7 @@ class DigestFlag(IntFlag):
 class BlockKind(IntEnum):
     RAW = 0
     KEPT = 1
+    ROWS = 2
 
 
 class Op(IntEnum):

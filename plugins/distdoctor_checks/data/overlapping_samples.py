@@ -10,9 +10,10 @@ How we know      The indices that two ranks drew in the same training pass are c
                  position. Torch's own samplers for different shards never overlap if they agree on seed, epoch and shuffle: the
                  finding is then certain and names what differs. Other samplers and hand-made Subsets are compared over an equal
                  share's worth of draws only, without the last batch, and only among ranks that average gradients: likely.
-                 Iterable data have no indices: the first samples of the batches are compared by content, over passes that were
-                 read to their end and in which no sample came twice, if the source deals the stream out by rank: likely. One
-                 is enough where the source shows that each rank shuffles by a seed of its own first. Without a loader, rows that
+                 Iterable data have no indices: samples (of very many, one in so many) are compared by content, over passes that
+                 were read to their end and in which no sample came twice, if the source deals the stream out by rank: likely.
+                 Where batches are no tensors of one length, only their first samples are, and one is enough where the source
+                 shows that each rank shuffles by a seed of its own first. Without a loader, rows that
                  wrapped models are given are compared, while they lie on the host: in the first epoch, in which none came twice
                  to a rank, two ranks have one in world_size in common, as shares of orders of their own have (possible); or
                  nearly all that a rank is given another one was given a batch or so before (likely).
@@ -132,13 +133,20 @@ def _stream_finding(shared: SharedStream) -> Finding:
         evidence={
             "shared": shared.shared,
             "compared": shared.compared,
+            "one_in": shared.one_in,
             "pairs": [list(pair) for pair in shared.pairs],
             "dataset": one.data.name,
             "seeds": shared.seeds,
         },
         why=("each rank shuffles by a seed of its own before it takes its share; " if share.by_rank else "")
-        + f"{count:,} of the {shared.compared:,} batches of rank {first} began with a sample with which one of rank {second} "
-        "began in the same epoch; no sample came twice to one rank, so shares of one common order would be disjoint",
+        + (
+            f"{count:,} of the {shared.compared:,} batches of rank {first} began with a sample with which one of rank {second} "
+            "began in the same epoch"
+            if shared.by_batches
+            else f"{count:,} of the {shared.compared:,} samples of rank {first} that were compared came to rank {second} in the "
+            "same epoch"
+        )
+        + "; no sample came twice to one rank, so shares of one common order would be disjoint",
         prescriptions=(Prescription("same-order-before-sharding", effect="disjoint shares that cover the stream"),),
         at_ns=one.started_ns,
     )
