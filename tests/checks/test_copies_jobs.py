@@ -29,6 +29,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (copies.evaluated, {"refreshes": (0,)}, "DD222", (1,), "# evaluates"),
     (copies.targeted, {"each": (2, 3)}, "DD222", (0, 1), "# bootstraps"),
     (copies.in_a_dictionary, {"each": (3, 4)}, "DD222", (0, 1), "# bootstraps from it"),
+    (copies.in_a_dictionary, {"early": True}, "DD222", (1,), "# bootstraps from it"),
     (copies.taken_early, {}, "DD222", (1,), "# before"),
     (copies.pushed, {}, "DD222", (0, 1), "# what it has"),
     (copies.taught_by_another, {}, "DD222", (0, 1), "# another aim"),
@@ -59,7 +60,9 @@ def test_an_illness_is_named_with_its_ranks_and_line(
 
 HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.in_a_dictionary, {}),
-    (copies.in_a_dictionary, {"noise": True}),
+    (copies.in_a_dictionary, {"early": False}),
+    (copies.in_a_dictionary, {"noise": (0.01, 0.01)}),
+    (copies.in_a_dictionary, {"noise": (0, 0.01)}),
     (copies.taught, {}),
     (copies.taught, {"refreshes": (0,), "learns": False}),  # rank 0 keeps the average that is saved
     (copies.evaluated, {}),

@@ -401,8 +401,16 @@ def test_a_mean_over_ranks_of_means_over_other_numbers_of_samples_is_told(
     assert "# of its own" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
 
+def test_a_mean_over_ranks_of_means_over_other_numbers_of_tokens_is_told() -> None:
+    recording, _ = jobs.watched(jobs.sentences)
+    (finding,) = [one for one in found(recording) if one.code == "DD314"]
+
+    assert (finding.ranks, finding.confidence, finding.evidence["elements"]) == ((0, 1), POSSIBLE, {0: 120, 1: 600})
+    assert "# of its own" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
 @pytest.mark.parametrize("how", ["weighted", "alike"])
-@pytest.mark.parametrize("job", [jobs.languages, jobs.accounts])
+@pytest.mark.parametrize("job", [jobs.languages, jobs.accounts, jobs.sentences])
 def test_sums_over_ranks_and_means_over_equally_many_are_left_alone(job: Callable[..., Any], how: str) -> None:
     recording, _ = jobs.watched(job, **{how: True})
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
+import queue
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -559,27 +563,37 @@ def written_by_all(rank: int, world_size: int, *, folder: str, by: str = "json",
     return digest
 
 
-def compressed_in_a_thread(rank: int, world_size: int, *, folder: str, copies: str) -> None:
-    """Tensors that a thread is given, and writes in a format of its own while the training goes on. `copies`: before the thread
-    begins, or as the first thing in it."""
+def serialized(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def compressed_in_a_thread(rank: int, world_size: int, *, folder: str, copies: str, queued: bool = False) -> None:
+    """Tensors that a thread is given, or finds in a queue, and writes in a format of its own while the training goes on.
+    `copies`: before the thread begins, or as the first thing in it, or into one buffer of bytes."""
     model = Net()
     optimizer = adam(model)
     batches = Batches(rank)
 
     def write(state: dict[str, torch.Tensor]) -> None:
+        state = inbox.get() if queued else state
         whole = {name: value.clone() for name, value in state.items()} if copies == "inside" else {}
+        parts = [serialized(state)] if copies == "bytes" else []
         begun.release()
-        parts = []
         for name in state:
             stepped.acquire()
-            parts.append((whole or state)[name].numpy().tobytes())
+            if copies != "bytes":
+                value = (whole or state)[name]
+                parts.append(serialized(value) if queued else value.numpy().tobytes())
         with open(f"{folder}/new", "wb") as file:
             file.writelines(parts)
-        os.replace(f"{folder}/new", f"{folder}/weights")  # of several steps
+        Path(f"{folder}/new").replace(f"{folder}/weights")  # of several steps
 
-    begun, stepped = threading.Semaphore(0), threading.Semaphore(0)
+    begun, stepped, inbox = threading.Semaphore(0), threading.Semaphore(0), queue.Queue[dict[str, torch.Tensor]]()
     state = {name: value.clone() if copies == "before" else value for name, value in model.state_dict().items()}
-    thread = threading.Thread(target=write, args=(state,))
+    inbox.put(state)
+    thread = threading.Thread(target=write, args=({} if queued else state,))
     for number in range(len(state) + 1):
         inputs, targets = batches.next()
         optimizer.zero_grad()

@@ -82,22 +82,32 @@ def targeted(rank: int, world_size: int, *, each: tuple[int, int] = (2, 2)) -> s
     return digest_of_training(model)
 
 
-def in_a_dictionary(rank: int, world_size: int, *, each: tuple[int, int] = (3, 3), noise: bool = False) -> str:
-    """A target that is no module but a dictionary of tensors. `noise`: each rank adds its own in every step."""
-    model = DistributedDataParallel(Net())
-    target = {name: one.detach().clone() for name, one in model.module.state_dict().items()}
+def in_a_dictionary(rank: int, world_size: int, *, each: tuple[int, int] = (3, 3), noise: tuple[float, float] = (0, 0),
+                    early: bool | None = None) -> str:  # fmt: skip
+    """A target that is no module but a dictionary of tensors. `noise`: what each rank adds of its own in every step. `early`: an
+    average, taken before the wrapper makes the replicas equal, or behind it."""
+    torch.manual_seed(rank if early is not None else 0)
+    net = Net()
+    target = {name: one.detach().clone() for name, one in net.state_dict().items()}
+    model = DistributedDataParallel(net)
+    if not early:
+        target = {name: one.detach().clone() for name, one in model.module.state_dict().items()}
     optimizer, batches = adam(model), Batches(rank)
     own = torch.Generator().manual_seed(rank)
     for step in range(16):
         inputs, _ = batches.next()
-        if noise:
-            target = {name: one + 0.01 * torch.randn(one.shape, generator=own) for name, one in target.items()}
+        if any(noise):
+            state, scale = model.module.state_dict(), noise[rank]
+            target = {name: one + scale * torch.randn(one.shape, generator=own) for name, one in state.items()}
         with torch.no_grad():
             wanted = torch.func.functional_call(model.module, target, (inputs,))  # bootstraps from it
         optimizer.zero_grad()
         mse_loss(model(inputs), 0.9 * wanted + 1).backward()
         optimizer.step()
-        if step % each[rank] == 0:
+        if early is not None:
+            for name, one in model.module.state_dict().items():
+                target[name].lerp_(one, 0.1)
+        elif step % each[rank] == 0:
             target = {name: one.detach().clone() for name, one in model.module.state_dict().items()}
     return digest_of_training(model)
 

@@ -452,6 +452,35 @@ def accounts(rank: int, world_size: int, *, weighted: bool = False, alike: bool 
     return [handed]
 
 
+def sentences(rank: int, world_size: int, *, weighted: bool = False, alike: bool = False) -> Handed:
+    """Each rank evaluates as many rows as the other, of which one has the short ones, and divides by the tokens in them."""
+    data, trainer = numbers(64), Trainer()
+    handed = trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
+    model = nn.Linear(1, 1)
+    rows = [torch.ones(4, 30 if rank or alike else 6, 1) for _ in range(5)]
+    error, tokens = tokens_of(model, rows)
+    if weighted:
+        total = torch.stack([error, tokens])
+        dist.all_reduce(total)
+    else:
+        mean = error / tokens  # of its own
+        dist.all_reduce(mean)
+        mean /= world_size
+    model.train()
+    trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
+    return [handed]
+
+
+@torch.no_grad()
+def tokens_of(model: nn.Module, rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    model.eval()
+    error, tokens = torch.zeros(()), torch.zeros(())
+    for batch in rows:
+        error += model(batch).abs().sum()
+        tokens += (batch != 0).sum()
+    return error, tokens
+
+
 @torch.no_grad()
 def of_accounts(model: nn.Module, shares: list[torch.Tensor]) -> torch.Tensor:
     model.eval()

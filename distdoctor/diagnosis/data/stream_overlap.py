@@ -1,4 +1,5 @@
-"""Samples of iterable data that come to several ranks, although the user's source deals the stream out by rank."""
+"""Samples that come to several ranks by their content, of iterable data or of data that each rank has made for itself, although
+the user's source deals them out by rank."""
 
 from __future__ import annotations
 
@@ -37,6 +38,11 @@ class SharedStream:
     one_in: int = 1
 
     @property
+    def of_stream(self) -> bool:
+        """Of iterable data, not of a data set that each rank has made."""
+        return bool(self.passes.one.flags & PassFlag.ITERABLE)
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         return tuple(sorted({rank for first, second, _ in self.pairs for rank in (first, second)}))
 
@@ -53,7 +59,12 @@ def shared_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[st
         by_loader: dict[tuple[str, str], list[Together]] = defaultdict(list)
         for together in orders.together():
             passes = together.among(known.ranks)
-            if together.trains and len(passes.passes) > 1 and all(map(_is_whole_stream, passes.passes.values())):
+            every = passes.passes.values()
+            if (
+                together.trains
+                and len(every) > 1
+                and (all(map(_is_whole_stream, every)) or _have_data_of_their_own(passes))
+            ):
                 by_loader[str(passes.one.made_line), passes.one.data.name].append(passes)
         for sets in by_loader.values():
             one, found = sets[0].one, _Compared.of(sets)
@@ -70,10 +81,20 @@ def _is_whole_stream(one: LoaderPass) -> bool:
     return bool(one.flags & PassFlag.ITERABLE) and one.exhausted and not one.flags & PassFlag.REPLACEMENT
 
 
+def _have_data_of_their_own(together: Together) -> bool:
+    """Whether each rank has read a data set to its end that is not that of another rank, and its samples are known."""
+    every = list(together.passes.values())
+    return all(one.read_all and len(one.rows) and one.data.length > 0 for one in every) and not any(
+        one.data.same_content(other.data) for one, other in combinations(every, 2)
+    )
+
+
 def _is_one_stream(together: Together) -> bool:
     """Whether all ranks read the same in the same order: then nobody has dealt it out, whatever the source holds."""
     first = together.one
-    return all(np.array_equal(first.indices, other.indices) for other in together.passes.values())
+    return bool(first.flags & PassFlag.ITERABLE) and all(
+        np.array_equal(first.indices, other.indices) for other in together.passes.values()
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,19 +19,21 @@ from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
 
 _REDUCES = frozenset({"all_reduce", "reduce"})
+_COUNT_ELEMENTS = frozenset({"sum", "numel", "count_nonzero", "nelement"})
 _MEANS = frozenset({"mean", "average", "fmean", "nanmean"})
 
 
 @dataclass(frozen=True)
 class AveragedMean:
     """`reduced`: the collective. `quotient`: the average that each rank makes, as it stands there, and its line. `around`: the
-    lines that what goes into it is made in."""
+    lines that what goes into it is made in. `of_elements`: what it is divided by was counted element by element."""
 
     reduced: SourceLine
     made: SourceLine
     quotient: str
     around: tuple[SourceLine, ...] = ()
     within: tuple[tuple[str, int, int], ...] = ()  # path, first and last line of the functions of those lines
+    of_elements: bool = False
 
     def is_of_loop(self, loop: SourceLine) -> bool:
         """Whether what is averaged was counted in the function of this loop, in it or behind it."""
@@ -65,6 +67,7 @@ def averaged_means(sources: Mapping[str, str]) -> list[AveragedMean]:
             if quotient is not None:
                 made = program.scope_of(quotient).line(quotient)
                 parts = [part for one in _averaged(quotient) for part in all_made_of(program, one)]
+                parts += _added_to(program, parts)
                 scopes = [program.scope_of(part) for part in parts]
                 around = tuple(dict.fromkeys(one.line(part) for one, part in zip(scopes, parts, strict=True)))
                 within = tuple(
@@ -72,7 +75,8 @@ def averaged_means(sources: Mapping[str, str]) -> list[AveragedMean]:
                     for one in dict.fromkeys(scopes)
                     if not isinstance(one.node, ast.Module)
                 )
-                found.append(AveragedMean(scope.line(call), made, ast.unparse(quotient), around, within))
+                of_elements = _counts_elements(program, quotient)
+                found.append(AveragedMean(scope.line(call), made, ast.unparse(quotient), around, within, of_elements))
     return found
 
 
@@ -108,6 +112,26 @@ def _quotient(program: UserProgram, value: ast.expr) -> ast.expr | None:
             if isinstance(node, ast.Call) and last_word(node.func) in _MEANS and keyword(node, "dim") is None:
                 return node
     return None
+
+
+def _added_to(program: UserProgram, parts: list[ast.expr]) -> list[ast.expr]:
+    """What is added to the names in these, in the functions where they stand: `tokens += mask.sum()`."""
+    found = []
+    for part in parts:
+        names = {dotted(one) for one in ast.walk(part)} - {""}
+        nodes = program.inside(program.scope_of(part)) if names else ()
+        found += [one.value for one in nodes if isinstance(one, ast.AugAssign) and dotted(one.target) in names]
+    return found
+
+
+def _counts_elements(program: UserProgram, quotient: ast.expr) -> bool:
+    """Whether the divisor is made of `(labels != PAD).sum()` and the like, or adds them up, and is none of rows or batches."""
+    if not isinstance(quotient, ast.BinOp):
+        return False
+    made = list(all_made_of(program, quotient.right))
+    every = (*made, *_added_to(program, made))
+    calls = (node for one in every for node in ast.walk(one) if isinstance(node, ast.Call))
+    return any(last_word(node.func) in _COUNT_ELEMENTS for node in calls)
 
 
 def _averaged(quotient: ast.expr) -> list[ast.expr]:

@@ -68,6 +68,10 @@ class CheckpointStream(ProbeStream):
         self.other_files = OtherFiles(rank, trace, self.guarded)
         # Threads that were given what an optimizer changes: how many tensors, the place of the first, and the step then.
         self._given: weakref.WeakKeyDictionary[threading.Thread, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+        # The same of those that serialize such tensors into memory, for a file of a format of their own; and the step behind it.
+        self._serialized: weakref.WeakKeyDictionary[threading.Thread, tuple[int, int, int, int]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     # -- writing -------------------------------------------------------------------------------------------------------------
 
@@ -97,6 +101,8 @@ class CheckpointStream(ProbeStream):
         thread = threading.current_thread()
         if thread is not threading.main_thread():
             self._savers.add(thread)
+            if not path and by == "torch.save":
+                self._serializes(thread, state)
         self.snapshots.saving(state, path)
         parts = self.snapshots.parts_in(state) if by == "torch.save" and path else 0
         noted = self._save_begun(path, by, *count_names(state), parts)
@@ -104,13 +110,23 @@ class CheckpointStream(ProbeStream):
             self._begins_aside(noted, state, path)
         return noted
 
-    def _begins_aside(self, noted: tuple[int, int], state: Any, path: str) -> None:
-        """Remember what the optimizer may change while this thread saves it."""
+    def _live_in(self, state: Any) -> tuple[int, int]:
+        """How many tensors of a state an optimizer changes, and the place of the first."""
         try:
-            live, first = self.snapshots.trained_in(state)
+            return self.snapshots.trained_in(state)
         except (RuntimeError, LookupError) as error:  # the main thread is at work on what it trains
             hand_on(error)
-            return
+            return 0, 0
+
+    def _serializes(self, thread: threading.Thread, state: Any) -> None:
+        live, first = self._live_in(state)
+        if live:
+            before, place, step, _ = self._serialized.get(thread, (0, first, self.rank.step, 0))
+            self._serialized[thread] = before + live, place, step, self.rank.step
+
+    def _begins_aside(self, noted: tuple[int, int], state: Any, path: str) -> None:
+        """Remember what the optimizer may change while this thread saves it."""
+        live, first = self._live_in(state)
         if live:
             thread, step = threading.get_native_id(), self.rank.step
             self._aside[noted] = SavedAside(path, thread, live, first, step), sites.user_site()
@@ -133,6 +149,10 @@ class CheckpointStream(ProbeStream):
 
     def save_ended(self, noted: Noted, failed: bool) -> None:
         self.patch(noted, "done_ns", _done(failed))
+        if noted is None and len(self._serialized):
+            thread = threading.current_thread()
+            if thread in self._serialized:
+                self._serialized[thread] = *self._serialized[thread][:3], self.rank.step
         aside = self._aside.pop(noted, None) if noted else None
         if aside is not None and not failed:
             event, site = aside
@@ -179,10 +199,18 @@ class CheckpointStream(ProbeStream):
     def _saved_as(self, path: str) -> bool:
         return any(one == path or one.startswith(path + os.sep) for one in self._saved)
 
-    def _wrote_aside(self, path: str, frame: FrameType) -> None:
+    def _wrote_aside(self, path: str, inner: FrameType) -> None:
         """A thread gives a file its name, and holds tensors that an optimizer changes, which it was given when it began."""
-        live, first, step = self._given.get(threading.current_thread(), (0, 0, 0))
-        if live < 2 or not sites.is_users(frame):
+        thread = threading.current_thread()
+        live, first, step, last = self._serialized.pop(thread, (0, 0, 0, 0))
+        frame = sites.user_frame(inner)  # a method of a path may stand between
+        if frame is None:
+            return
+        if live:
+            self.note(SavedAside(path, threading.get_native_id(), live, first, step, last), sites.site_of(frame))
+            return
+        live, first, step = self._given.get(thread, (0, 0, 0))
+        if live < 2:
             return
         held = [one for one in frame.f_locals.values() if isinstance(one, (dict, list, tuple))]
         counts = [(self.snapshots.trained_in(one)[0], sum(1 for _ in tensors_in(one))) for one in held]

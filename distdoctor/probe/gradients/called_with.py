@@ -72,8 +72,14 @@ class CalledWiths:
             return
         self._seen.add(site)
         self._noted += 1
-        digests = self._digests.setdefault(type(module).__name__, Digests())
-        value = 0
-        for one in finished_all(digests.start(held)[0], kinds_of(held)):
+        name, own = type(module).__name__, 0
+        if step < FIRST:
+            own = self._digest(name, [one.detach() for one in module.parameters() if is_readable(one)])
+        event = CalledWith(name, self._digest(name, held), step, own)
+        self.context.trace.note(event, site=site)
+
+    def _digest(self, name: str, tensors: list[Tensor]) -> int:
+        digests, value = self._digests.setdefault(name, Digests()), 0
+        for one in finished_all(digests.start(tensors)[0], kinds_of(tensors)):
             value = extend(value, one)
-        self.context.trace.note(CalledWith(type(module).__name__, value >> 1, step), site=site)
+        return value >> 1

@@ -1,7 +1,7 @@
 """How many rows a rank puts through its model between `eval()` and the next training, however they are made: DataLoader or not.
 
 For a few evaluations a hook on all modules counts the calls of the one that was put into eval mode. Nothing is read but the
-length of the first tensor that a call is given.
+shape of the first tensor that a call is given.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EvaluatedRows:
         self._module: weakref.ref[nn.Module] | None = None  # that was put into eval mode
         self._inside: set[int] = set()  # ids of its parts
         self._hook: Any = None
-        self._site = self._calls = self._rows = self._seen = self._step = self._noted = 0
+        self._site = self._calls = self._rows = self._elements = self._seen = self._step = self._noted = 0
 
     def install(self) -> None:
         """Watch `eval()` from now on."""
@@ -46,7 +46,7 @@ class EvaluatedRows:
             return
         if self._hook is None and module.training and self.rank.step:
             self._module, self._step = weakref.ref(module), self.rank.step
-            self._site = self._calls = self._rows = 0
+            self._site = self._calls = self._rows = self._elements = 0
             self._inside = {id(part) for part in module.modules()}
             hook = not_traced(self.rank.guarded(self._called))
             self._hook = nn.modules.module.register_module_forward_pre_hook(hook)
@@ -62,6 +62,7 @@ class EvaluatedRows:
             first = next((one for one in given if isinstance(one, Tensor)), None)
             if first is not None and first.dim():
                 self._rows += first.shape[0]
+                self._elements += first.numel()
                 self._calls += 1
                 if not self._site:
                     self._site = self.trace.texts.id(sites.calling_site(self._inside))
@@ -73,4 +74,4 @@ class EvaluatedRows:
         self._hook = None
         if self._calls and self._seen <= MOST_CALLS:
             self._noted += 1
-            self.trace.note(RowsEvaluated(self._rows, self._calls, self._step), site=self._site)
+            self.trace.note(RowsEvaluated(self._rows, self._calls, self._step, self._elements), site=self._site)

@@ -203,8 +203,14 @@ class SamplesStream:
         self.rows.loader_begins()
         source, around = iterator._sampler_iter, self._under_way()
         self.latest = begun = PassWriter(self, source, loader.prefetch, seq, flags, keep, new_set, around)
-        if iterable and loader.batch_size and count <= MOST_PASSES:
+        # Whether what ranks read by themselves is the same can only be told by its content.
+        if (
+            (iterable or (not facts.num_replicas and not begun.evaluates))
+            and loader.batch_size
+            and count <= MOST_PASSES
+        ):
             begun.rows = StreamRows(self.trace, seq)
+            iterator.__dict__.setdefault("_next_data", self.watched_data(iterator))
         begun.behind = _held_back()
         begun.translated_by(translate)
         iterator.__dict__["_distdoctor_pass"] = begun
@@ -249,8 +255,8 @@ class SamplesStream:
                 replicas.note_parameters(self.rank, optimizer)
         self.optimizer = number
 
-    def watched_stream(self, iterator: Any) -> Any:
-        """An iterator's own `_next_data`, which looks at what iterable data hand over. It does not keep the iterator alive."""
+    def watched_data(self, iterator: Any) -> Any:
+        """An iterator's own `_next_data`, which looks at what is handed over. It does not keep the iterator alive."""
         original, itself = type(iterator)._next_data, weakref.ref(iterator)
         handed, over = self.rank.guarded(self._streamed), self.rank.guarded(self._streamed_out)
 
@@ -268,19 +274,21 @@ class SamplesStream:
 
     def _streamed(self, iterator: Any, batch: Any) -> None:
         known = iterator.__dict__.get("_distdoctor_pass")
-        if known is not None:
+        if known is None:
+            return
+        if not known.counts:
             known.streamed(fingerprint(batch))
-            rows = known.rows
-            if rows is not None and rows.wanted(began := time.monotonic_ns()):
-                found = row_fingerprints(batch)
-                if found is None:
-                    known.rows = None
-                else:
-                    rows.add(found, began)
+        rows = known.rows
+        if rows is not None and rows.wanted(began := time.monotonic_ns()):
+            found = row_fingerprints(batch)
+            if found is None:
+                known.rows = None
+            else:
+                rows.add(found, began)
 
     def _streamed_out(self, iterator: Any) -> None:
         known = iterator.__dict__.get("_distdoctor_pass")
-        if known is not None:
+        if known is not None and not known.counts:
             known.over()
 
     def _settle(self) -> None:
@@ -454,7 +462,7 @@ def install(rank: Rank) -> None:
         iterator.__dict__["_distdoctor_noise"] = noise.number
         iterator.__dict__["_distdoctor_began_ns"] = time.monotonic_ns()  # its workers begin after that
         if known.flags & PassFlag.ITERABLE:
-            iterator.__dict__["_next_data"] = stream.watched_stream(iterator)
+            iterator.__dict__["_next_data"] = stream.watched_data(iterator)
 
     def constructing(original: Any) -> Any:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:

@@ -423,6 +423,7 @@ class CalledWith(TraceEvent):
     module: str = ""  # class
     value: int = 0  # digest of them all
     step: int = 0
+    own: int = 0  # the same of the module's own parameters, in the first steps; else 0
 
 
 @kind(36)
@@ -466,6 +467,7 @@ class RowsEvaluated(TraceEvent):
     rows: int = 0
     calls: int = 0
     step: int = 0  # the last one before
+    elements: int = 0  # of those rows: pixels, or tokens with their padding
 
 
 @kind(77)

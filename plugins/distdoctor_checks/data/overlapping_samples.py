@@ -13,7 +13,8 @@ How we know      The indices that two ranks drew in the same training pass are c
                  Iterable data have no indices: samples (of very many, one in so many) are compared by content, over passes that
                  were read to their end and in which no sample came twice, if the source deals the stream out by rank: likely.
                  Where batches are no tensors of one length, only their first samples are, and one is enough where the source
-                 shows that each rank shuffles by a seed of its own first. Without a loader, rows that
+                 shows that each rank shuffles by a seed of its own first. So are the samples of data sets of which each rank has
+                 made one for itself: likely if the source shuffles before it deals out, else possible. Without a loader, rows
                  wrapped models are given are compared, while they lie on the host: in the first epoch, in which none came twice
                  to a rank, two ranks have one in world_size in common, as shares of orders of their own have (possible); or
                  nearly all that a rank is given another one was given a batch or so before (likely).
@@ -122,7 +123,8 @@ def _stream_finding(shared: SharedStream) -> Finding:
         f"its own{f': their seeds differ ({seeds})' if seeds else ''}",
         ranks=shared.ranks,
         severity=WARNING,
-        confidence=LIKELY,
+        # A data set of which a part is everybody's, beside the rank's own, looks like one that was shared out badly.
+        confidence=LIKELY if shared.of_stream or share.shuffled else POSSIBLE,
         place=share.shuffled or share.dealt,
         places=(
             *((Place(share.shuffled, shared.ranks, "shuffles before the shares are dealt"),) if share.shuffled else ()),

@@ -14,7 +14,8 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  when it computes, where it does. Models of another form that no optimizer holds (a larger teacher, a random
                  target) are compared as well, where every rank computes with them and none changes them: likely beside a
                  wrapper, else possible. So are tensors with which a module is called (functional_call), in the first steps and
-                 in every eighth: likely where some ranks change them between two steps in which others do not.
+                 in every eighth: likely where some ranks change them between two steps in which others do not, or where they
+                 began as the module's own parameters on some ranks and as others elsewhere.
 What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
                  model.module), or broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
 When it is fine  Copies that every rank changes in the same steps, with noise of its own or for a task of its own: not reported,
@@ -157,7 +158,8 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
 
 
 def _in_dictionaries(gradients: Gradients, peers: ReplicaGroup) -> Iterator[Finding]:
-    """Copies that are no modules, with which a module is called: refreshed on some ranks between two steps, on others not."""
+    """Copies that are no modules, with which a module is called: refreshed on some ranks between two steps, on others not; or
+    begun as what the module held on some ranks, and as something else on others."""
     agreeing, parted = _agreeing(gradients, peers), _parted(gradients, peers)
     found: dict[tuple[SourceLine, str], dict[int, dict[int, CalledWith]]] = defaultdict(lambda: defaultdict(dict))
     for rank in peers.ranks if len(agreeing) >= FEWEST and not parted else ():
@@ -170,17 +172,36 @@ def _in_dictionaries(gradients: Gradients, peers: ReplicaGroup) -> Iterator[Find
             for step, events in sorted(by_step.items())
             if len(events) == len(peers.ranks)
         }
-        course = CopyCourse(module, module, peers.ranks, digests, {}, {}, frozenset())
-        if len(course.apart) >= FEWEST and (course.still or course.in_turns):
-            yield _in_dictionary(course, site, next(iter(by_step[course.apart[0]].values())).at_ns)
+        if not digests:
+            continue
+        first = min(digests)
+        held = {step: {rank: event.own for rank, event in by_step[step].items()} for step in digests}
+        course = CopyCourse(module, module, peers.ranks, digests, held, {}, frozenset())
+        begun = len({*held[first].values()}) == 1 and course.is_explained and _is_kept(course)
+        if len(course.apart) >= FEWEST and (course.still or course.in_turns or begun):
+            yield _in_dictionary(course, site, by_step[course.apart[0]][peers.ranks[0]].at_ns)
+
+
+def _is_kept(course: CopyCourse) -> bool:
+    """Whether it lives on beside the module where it began as that: what is made of the module anew for each call, on some ranks
+    with a noise of their own, is no copy."""
+    return any(
+        0 != course.originals[step][rank] != course.digests[step][rank]
+        for step in course.digests
+        for rank in course.begun_alike
+    )
 
 
 def _in_dictionary(course: CopyCourse, site: SourceLine, at_ns: int) -> Finding:
     first, steps = course.apart[0], len(course.digests)
+    refreshed = bool(course.still) or course.in_turns
+    how = "change on some ranks between two steps in which they do not change on others"
+    if not refreshed:
+        how = f"were what {course.module} holds on {named(course.begun_alike)} alone when it was called so first"
     return Finding(
         title=f"the tensors with which {course.module} is called differ between {named(course.ranks)} from step {first} on: "
-        "they refresh them in different steps",
-        ranks=course.ranks,
+        + ("they refresh them in different steps" if refreshed else f"{named(course.odd)} began with others"),
+        ranks=course.ranks if refreshed else course.odd,
         confidence=LIKELY,
         place=site,
         places=(Place(site, course.ranks, f"{course.module} computes with tensors that are handed to it"),),
@@ -191,8 +212,8 @@ def _in_dictionary(course: CopyCourse, site: SourceLine, at_ns: int) -> Finding:
             "steps_compared": steps,
             "versions": [list(variant) for variant in variants_of(course.digests[first])],
         },
-        why=f"they differ in {len(course.apart)} of {steps} sampled steps, and change on some ranks between two steps in which "
-        "they do not change on others; the trained parameters are bit-identical on these ranks",
+        why=f"they differ in {len(course.apart)} of {steps} sampled steps, and {how}; the trained parameters are bit-identical "
+        "on these ranks",
         prescriptions=(Prescription("refresh-everywhere"),),
         at_ns=at_ns,
     )

@@ -70,9 +70,10 @@ def test_a_job_that_saves_in_a_thread(copies: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.job
-@pytest.mark.parametrize("copies", ["", "before", "inside"])
-def test_a_job_that_writes_a_format_of_its_own_in_a_thread(copies: str, tmp_path: Path) -> None:
-    recorded, _ = watched(jobs.compressed_in_a_thread, ranks=1, folder=str(tmp_path), copies=copies)
+@pytest.mark.parametrize("queued", [False, True], ids=["given", "queued"])
+@pytest.mark.parametrize("copies", ["", "before", "inside", "bytes"])
+def test_a_job_that_writes_a_format_of_its_own_in_a_thread(copies: str, queued: bool, tmp_path: Path) -> None:
+    recorded, _ = watched(jobs.compressed_in_a_thread, ranks=1, folder=str(tmp_path), copies=copies, queued=queued)
 
     found = CHECK.look(recorded)
 
