@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
+from distdoctor.diagnosis.source.given_values import all_made_of
 from distdoctor.diagnosis.source.rank_guard import of_test
 from distdoctor.diagnosis.source.source_file import Scope, last_word
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
@@ -26,7 +27,7 @@ def done_alone(
     found: list[tuple[bool, SourceLine, str]] = []
     for where, inside in _loops(program, scope, site):
         for node in ast.walk(inside):
-            if isinstance(node, ast.If) and _is_for_one(node.test, rank, others):
+            if isinstance(node, ast.If) and _is_for_one(program, node.test, rank, others):
                 calls = [one for part in node.body for one in ast.walk(part) if isinstance(one, ast.Call)]
                 heavy = [one for one in calls if last_word(one.func) not in _TRIFLES]
                 own = any(program.targets(one) for one in heavy)
@@ -56,13 +57,24 @@ def _loops(program: UserProgram, scope: Scope | None, site: SourceLine) -> Itera
         node, scope = calls[0], program.scope_of(calls[0])
 
 
-def _is_for_one(test: ast.expr, rank: int, others: Sequence[int]) -> bool:
+def _is_for_one(program: UserProgram, test: ast.expr, rank: int, others: Sequence[int]) -> bool:
     """Whether one of the conditions that must hold together is on the rank, and may let this one in and none of the others."""
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-    guards = [of_test(part) for part in parts]
+    guards = [of_test(one) for part in parts for one in (part, *_existence(program, part))]
     return any(
         one.on_rank
         and one.lets_through(rank) is not False
         and all(one.lets_through(other) is not True for other in others)
         for one in guards
     )
+
+
+def _existence(program: UserProgram, test: ast.expr) -> Iterator[ast.expr]:
+    """The condition under which there is what is asked for: `rank == 0` of `writer is not None`, or of `writer`, that was made
+    as `Writer() if rank == 0 else None`."""
+    asked = test
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
+        asked = test.left
+    for made in all_made_of(program, asked) if isinstance(asked, ast.Name | ast.Attribute) else ():
+        if isinstance(made, ast.IfExp) and isinstance(made.orelse, ast.Constant) and not made.orelse.value:
+            yield made.test

@@ -31,6 +31,7 @@ WARM_UP = 3  # steps at the start that say nothing: first allocations, compilati
 FEWEST = 16  # regular steps that make a rhythm; shorter jobs are left alone
 MOST_LIVE = 64  # ranks of a running job; beyond that looking again and again would cost too much
 DATA_SHARE = 0.15  # of a step in a DataLoader: more is data-bound
+BETWEEN_STEPS = "is between optimizer.step and the next forward"
 LATE_SHARE = 0.10  # of a step that the others wait for one rank
 ALWAYS = 0.8  # of all steps: the same rank comes last "again and again"
 WORTH_SECONDS = 0.5  # lost in all: below that nobody wants to hear of it
@@ -174,7 +175,7 @@ class RankTimes:
         tail = np.where(last_bucket > 0, self.of("backward_ended_ns") - last_bucket, 0.0)
         between = self.forward_began - self.began - self._blocked_between(self.began, self.forward_began)
         return {
-            "is between optimizer.step and the next forward": np.where(single, between, np.nan),
+            BETWEEN_STEPS: np.where(single, between, np.nan),
             "waits for its data": data,
             "computes before backward": np.where(single, self.forward, np.nan),
             "computes in backward": np.where(single, self.of("backward_ns") - tail, np.nan),
@@ -257,10 +258,12 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Late:
-    """What the others lose because of one rank: per step in nanoseconds, and the share of steps in which it came last (0-1)."""
+    """What the others lose because of one rank: per step in nanoseconds (`least`: in four steps of five that or more), and the
+    share of steps in which it came last (0-1)."""
 
     rank: int
     step: RobustMedian
+    least: float
     share: float
     site: SourceLine
     total_ns: float
@@ -321,8 +324,9 @@ class Timing:
         return self.is_worth(self.ranks[rank].data, DATA_SHARE)
 
     def is_late(self, late: Late) -> bool:
-        """Whether the others wait for this rank again and again."""
-        return late.share >= ALWAYS and self.is_worth(late.step, LATE_SHARE)
+        """Whether the others wait for this rank again and again. What grows while the job runs scatters, and is no chance."""
+        steady = late.step.stands_out or late.least >= LATE_SHARE / 2 * self.step_ns
+        return late.share >= ALWAYS and steady and self.is_much(late.step, LATE_SHARE)
 
     @cached_property
     def late(self) -> tuple[Late, ...]:
@@ -339,7 +343,8 @@ class Timing:
                 mine = table[:, place]
                 share = float(np.mean((worst == place) & (mine > 0)))
                 site = arrivals.late_at(place, list(by_step))
-                found.append(Late(rank, RobustMedian.of(mine), share, site, float(mine.sum())))
+                least = float(np.quantile(mine, 1 - ALWAYS))
+                found.append(Late(rank, RobustMedian.of(mine), least, share, site, float(mine.sum())))
         best: dict[int, Late] = {}
         for one in sorted(found, key=lambda late: -late.step.value):
             best.setdefault(one.rank, one)

@@ -61,9 +61,10 @@ def _gathers(verdict: Verdict, incident: Incident) -> Iterator[tuple[Call, str]]
     if incident.decision is not None and incident.decision.asks_for_the_rank:
         return
     same = incident.odd.site == incident.usual.site
+    # A model is sharded where it is prepared, seldom where its modules are called.
+    sharded = any(map(_SHARDS.search, verdict.recording.sources.values()))
     for call in (incident.usual, incident.odd):
-        shards = call.op in _GATHERS and _SHARDS.search(verdict.recording.sources.get(call.site.path, ""))
-        module = _module_called(verdict.recording.sources, call.site) if shards else ""
+        module = _module_called(verdict.recording.sources, call.site) if sharded and call.op in _GATHERS else ""
         looped = same and incident.decision is not None and incident.decision.decides_alone
         if module and (looped or (not same and _depends(verdict, incident, call))):
             yield call, module

@@ -7,9 +7,9 @@ How we know      Once for long: no rank has moved for five times the job's 99th 
                  group counts show which rank is missing. A recording cannot tell stuck from slow; `distdoctor hang-dump` shows
                  the rank's stack. In every step: all_reduce makes the wall times equal, so only the order of arrival at the
                  collectives counts. Here one rank is last in four steps of five, by 10 % of a step or more, with a median three
-                 deviations above zero; in a short run two steps suffice if the others wait more than a second and more than
-                 half of each. Now and then: one rank is late by four steps and more at least three times, and the others lose
-                 15 % of the run by that.
+                 deviations above zero or by 5 % of a step in each of these; in a short run two steps suffice if the others
+                 wait more than a second and more than half of each. Now and then: one rank is late by four steps and more at
+                 least three times, and the others lose 15 % of the run by that.
                  Copied stacks: it was at work in one function in all of them, and all others waited.
 What to do       Move work that only this rank does off the path that the others wait for.
 When it is fine  An occasional checkpoint on rank 0: while the job runs this is a note, never an error. Ranks on different hosts
@@ -35,7 +35,7 @@ from distdoctor.diagnosis.hang.wording import at, by_site, seconds
 from distdoctor.diagnosis.source.alone import done_alone
 from distdoctor.diagnosis.speed.pauses import Pauses, pauses
 from distdoctor.diagnosis.speed.short_runs import Straggler, straggler
-from distdoctor.diagnosis.speed.timing import MILLISECOND, Late, Timing, arrivals_of
+from distdoctor.diagnosis.speed.timing import BETWEEN_STEPS, MILLISECOND, Late, Timing, arrivals_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -61,7 +61,7 @@ def examine(
         yield _in_few_steps(few)
     elif timing is not None and late is not None:
         if not timing.is_data_bound(late.rank):  # else DD504 names rank and line
-            yield _in_every_step(timing, late)
+            yield _in_every_step(timing, late, sources)
     else:
         met = timing.arrivals if timing is not None else tuple(filter(None, map(arrivals_of, verdict.facts.groups)))
         if (now_and_then := pauses(verdict.facts, met)) is not None:
@@ -153,7 +153,7 @@ def _now_and_then(one: Pauses, sources: Sources) -> Finding:
     )
 
 
-def _in_every_step(timing: Timing, late: Late) -> Finding:
+def _in_every_step(timing: Timing, late: Late, sources: Sources) -> Finding:
     lost, step = late.step.value / MILLISECOND, timing.step_ns / MILLISECOND
     others = timing.ranks.keys() - {late.rank}
     times = timing.ranks[late.rank]
@@ -166,14 +166,19 @@ def _in_every_step(timing: Timing, late: Late) -> Finding:
         doing = f": it stands in the queue for a core, {queued / MILLISECOND:.1f} ms longer than the others"
     waits = "waits" if len(others) == 1 else "wait"
     site = timing.loop_site(late.rank) if words == "waits for its data" else late.site
+    elsewhere = known and words == BETWEEN_STEPS and not of_the_host
+    alone = done_alone(sources.texts, late.site, late.rank, tuple(others))[:2] if elsewhere else []
     return Finding(
         title=f"{named(others)} {waits} {lost:.1f} of {step:.1f} ms for it in each step{doing}",
         ranks=(late.rank,),
         confidence=LIKELY if times.on_cpu else POSSIBLE,
         severity=NOTE if of_the_host else WARNING,
         stalls=Stalls.NO,
-        place=site or timing.step_site(late.rank),
-        places=(Place(late.site, (late.rank,), "comes here last"),),
+        place=alone[0][0] if alone else site or timing.step_site(late.rank),
+        places=(
+            *(Place(line, (late.rank,), f"goes in here alone: `{test[:60]}`") for line, test in alone),
+            Place(late.site, (late.rank,), "comes here last"),
+        ),
         evidence={
             "lost_seconds_per_step": round(lost / 1e3, 6),
             "lost_seconds": round(late.total_ns / 1e9, 2),

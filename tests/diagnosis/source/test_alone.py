@@ -40,3 +40,25 @@ def test_branches_around_work_in_the_loop_are_found_from_the_line_of_a_step_and_
     assert "torch.save" in texts[found[1][0].line]
     assert done_alone({"train.py": TRAIN}, SourceLine("train.py", line, "one_step"), 1, (0,)) == []
     assert done_alone({}, SourceLine("train.py", line, "one_step"), 0, (1,)) == []
+
+
+EXISTS = """
+def train(model, rank):
+    curves = Curves() if rank == 0 else None
+    every = Curves() if rank < 2 else None
+    for batch in loader:
+        model(batch).backward()
+        if curves is not None:
+            curves.add(batch)
+        if curves and batch:
+            curves.write_page()
+        if every is not None:
+            every.add(batch)
+"""
+
+
+def test_what_is_there_on_one_rank_only_is_asked_for_by_that_rank_alone() -> None:
+    found = done_alone({"train.py": EXISTS}, SourceLine("train.py", 6, "train"), 0, (1,))
+
+    assert [test for _, test in found] == ["curves is not None", "curves and batch"]
+    assert done_alone({"train.py": EXISTS}, SourceLine("train.py", 6, "train"), 1, (0,)) == []

@@ -211,3 +211,13 @@ def test_the_loop_that_trains_is_named_though_an_evaluation_was_read_last() -> N
 
     assert [timing.loop_site(rank).function for rank in (0, 1)] == ["train", "train"]
     assert [times.workers for times in timing.ranks.values()] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("more", "is_late"), [(lambda step: step, True), (lambda step: (step * 7 % 11) ** 2 / 4 - 5, False)]
+)
+def test_a_rank_that_gets_slower_and_slower_is_late_though_its_times_scatter(more: Any, is_late: bool) -> None:
+    job = timed_job(2)
+    for step in range(60):
+        job.steps(1, forward={0: 20 + max(0, more(step))})
+    assert (list(late(job.recording())) == [0]) == is_late
