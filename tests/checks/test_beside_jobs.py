@@ -92,7 +92,17 @@ def test_local_statistics_in_a_plain_object_are_told(arrays: bool) -> None:
     assert [one.severity for one in found(recording) if one.code.startswith("DD2")] == [NOTE]
 
 
-@pytest.mark.parametrize("kind", ["synchronised", "meter"])
+@pytest.mark.parametrize("arrays", [False, True], ids=["tensors", "arrays"])
+def test_a_scale_that_was_fitted_to_the_data_of_each_rank_is_a_note(arrays: bool) -> None:
+    recording, _ = watched(plain_statistics, kind="fitted", arrays=arrays)
+    (finding,) = [one for one in found(recording) if one.code.startswith("DD2")]
+
+    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD204", NOTE, POSSIBLE, (0, 1))
+    assert "PlainScale.mean" in finding.title
+    assert "# is made" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+@pytest.mark.parametrize("kind", ["synchronised", "meter", "fitted together"])
 def test_plain_statistics_of_all_ranks_and_such_as_nothing_is_scaled_by_are_left_alone(kind: str) -> None:
     recording, _ = watched(plain_statistics, kind=kind)
     assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []

@@ -148,6 +148,16 @@ def test_the_condition_that_gives_one_rank_the_object_which_changes_weights_is_s
     ]
 
 
+def test_experts_whose_gradients_are_averaged_are_not_told_to_begin_alike() -> None:
+    recording, _ = jobs.watched(jobs.experts_averaged)
+    finding = only(recording)
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD201", (0, 1), LIKELY)
+    assert "# of experts, too" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+    assert "their gradients that must not be averaged" in finding.why
+    assert finding.prescriptions[0].patch is None
+
+
 HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.plain, {}),
     (jobs.plain, {"norm": True}),
@@ -157,6 +167,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.plain, {"find_unused_parameters": True}),
     (jobs.unfrozen_after_some_steps, {"wraps_again": True}),
     (jobs.averaged_by_hand, {}),
+    (jobs.experts_averaged, {"alone": True}),
     (jobs.overflow_by_rank, {"agreed": True}),
     (jobs.summed_in_buckets, {"divides": True}),
     (jobs.averaged_in_one_pass, {"which": 2}),

@@ -204,10 +204,14 @@ class Meter:
 
 
 def plain_statistics(rank: int, world_size: int, *, kind: str, arrays: bool = False, saving: bool = True) -> None:
-    """`kind`: `local`, `synchronised`, `meter` (statistics that nothing is scaled by)."""
+    """`kind`: `local`, `synchronised`, `meter` (statistics that nothing is scaled by); `fitted` and `fitted together` before the
+    training, to the data of each rank or of all."""
     torch.manual_seed(0)
     net = DistributedDataParallel(nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 4)))
-    scale, meter = PlainScale(arrays=arrays, synchronised=kind == "synchronised"), Meter()
+    alike = kind in ("synchronised", "fitted together")
+    scale, meter = PlainScale(arrays=arrays, synchronised=alike), Meter()  # is made
+    if kind.startswith("fitted"):
+        scale.update(torch.randn(64, 8, generator=torch.Generator().manual_seed(rank)))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step in range(2 * STEPS):
         inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(step * world_size + rank))
@@ -216,7 +220,7 @@ def plain_statistics(rank: int, world_size: int, *, kind: str, arrays: bool = Fa
         loss.backward()
         optimizer.step()
         meter.update(loss)
-        if step >= 3 and kind != "meter":
+        if step >= 3 and kind in ("local", "synchronised"):
             scale.update(inputs)
     if rank == 0 and saving:
         with tempfile.TemporaryDirectory() as own:

@@ -639,6 +639,39 @@ def averaged_by_hand(rank: int, world_size: int) -> str:
     return train(model, rank, before_step=average)
 
 
+class Routed(nn.Module):
+    """Rows of all ranks go through the layer of each rank by turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.expert, self.head = nn.Linear(20, 32), nn.Linear(32, 32), nn.Linear(32, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        from torch.distributed.nn.functional import all_to_all_single
+
+        rows = self.body(inputs).relu()
+        sent = all_to_all_single(torch.empty_like(rows), rows)
+        scores: Tensor = self.head(all_to_all_single(torch.empty_like(rows), self.expert(sent).relu()))
+        return scores
+
+
+def experts_averaged(rank: int, world_size: int, *, alone: bool = False) -> str:
+    """Each rank owns an expert, whose gradients are averaged with those of the other's, or (`alone`) are not."""
+    torch.manual_seed(rank)
+    model = Routed()
+    for name, parameter in model.named_parameters():
+        if not name.startswith("expert"):
+            dist.broadcast(parameter.data, 0)
+
+    def average(step: int) -> None:
+        for name, parameter in model.named_parameters():
+            if not alone or not name.startswith("expert"):
+                dist.all_reduce(parameter.grad)  # of experts, too
+                parameter.grad /= world_size
+
+    return train(model, rank, before_step=average)
+
+
 def one_critic_and_actors_apart(rank: int, world_size: int) -> str:
     """The ranks average the critic's gradients, flattened; every rank's actor is its own, on purpose."""
     critic, batches = Net(), Batches(rank)

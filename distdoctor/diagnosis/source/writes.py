@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.deciding_tests import tests_around
 from distdoctor.diagnosis.source.given_values import Line, lines_of_way
-from distdoctor.diagnosis.source.source_file import Scope, last_word, lineno
+from distdoctor.diagnosis.source.source_file import Scope, dotted, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.diagnosis.source.ways import leads_to
 from distdoctor.recording.recording import SourceLine
@@ -167,6 +167,17 @@ def scales_what_it_is_given(sources: Mapping[str, str], of_class: str, name: str
             if any(isinstance(one, ast.BinOp) and _scales(one, made, {*map(id, own)}) for one in nodes):
                 return True
     return False
+
+
+def instances_made(sources: Mapping[str, str], of_class: str) -> list[SourceLine]:
+    """Where the user's source makes instances of a class outside of it: `Scale(...)`, `Scale.fit(...)`."""
+    program = program_of(sources)
+    found = []
+    for call in (call for file in program.files for call in file.nodes(ast.Call)):
+        scope = program.scope_of(call)
+        if dotted(call.func).split(".")[0] == of_class and of_class not in (scope.of_class, scope.class_name):
+            found.append(scope.line(call))
+    return found
 
 
 def _made_of(nodes: list[ast.AST], names: set[str]) -> set[str]:

@@ -5,7 +5,8 @@ What it means    Before the first optimizer step, parameters that all replicas s
 Why it hurts     Averaged gradients move different models by the same amount. The models never converge to one another, and each
                  rank evaluates and saves a different one.
 How we know      Digests of all bits of every parameter, taken when the first step began, before it changed anything. The last
-                 seed before the model is built is shown where the source makes it of the rank, a clock or the process.
+                 seed before the model is built is shown where the source makes it of the rank, a clock or the process. Likely
+                 where only some differ and the ranks exchange rows by all_to_all: these may be experts, which each rank owns.
 What to do       Seed every rank with the same seed before building the model, load the same checkpoint on all ranks, or
                  broadcast the parameters from rank 0. DistributedDataParallel broadcasts by default, unless init_sync=False.
 When it is fine  Ranks that hold different shards or stages, and ensembles: only ranks that average their gradients are
@@ -17,53 +18,94 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients
+from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.tensor_differences import INITIAL
 from distdoctor.diagnosis.replicas.wording import evidence, loaded_where, places, sides, tie, which
 from distdoctor.diagnosis.source.initial_seeds import InitialSeed, initial_seed
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import WATCHED, Wrapped
+from distdoctor.recording.trace.layout import Op
+
+_EXCHANGES = (int(Op.ALL_TO_ALL), int(Op.ALL_TO_ALL_SINGLE))
 
 
 @check("DD201", "different-initial-parameters", severity=ERROR, family="replicas")
-def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences, sources: Sources, recording: Recording) -> Iterator[Finding]:
     for parting in partings.found:
         if parting.what != INITIAL:
             continue
         first = parting.differences[0].name if parting.differences else ""
-        seed = initial_seed(sources.texts, first) if not parting.loaded_on else None
+        experts = _may_be_experts(parting, recording)
+        seed = initial_seed(sources.texts, first) if not parting.loaded_on and not experts else None
         update = parting.updates[parting.odd[0]]
         differ = "differs" if len(parting.differences) == 1 else "differ"
         seeded = seed.lines[-1][0] if seed else SourceLine()
+        averaged = reduction_line(partings.gradients, parting.peers) if experts else SourceLine()
         loaded = loaded_where(parting, sources.texts)
-        sites = (*(place.site for place in loaded), parting.loaded_at, seeded, *parting.said_at.values(), update.site)
+        sites = (
+            averaged,
+            *(place.site for place in loaded),
+            parting.loaded_at,
+            seeded,
+            *parting.said_at.values(),
+            update.site,
+        )
         yield Finding(
             title=f"{which(parting)} {differ} before the first step: {sides(parting)}",
             ranks=parting.odd,
             undecided=parting.is_tie,
             place=next((site for site in sites if site), update.site),
-            places=(*loaded, *_seeded(seed, parting.peers.ranks), *places(parting)),
+            places=(
+                *((Place(averaged, parting.peers.ranks, "averages their gradients"),) if averaged else ()),
+                *loaded,
+                *_seeded(seed, parting.peers.ranks),
+                *places(parting),
+            ),
             evidence=evidence(parting),
             why="; ".join(
                 part
                 for part in (
                     f"{_together(parting)}, but {parting.share} differ before the first step",
                     _of_each_rank(seed),
+                    "the ranks exchange rows by all_to_all, and all other parameters are equal: these may be experts of each "
+                    "rank's own, and then it is their gradients that must not be averaged"
+                    if experts
+                    else "",
                     tie(parting),
                 )
                 if part
             ),
-            prescriptions=(_same_load(parting) if parting.loaded_on else _same_seed(seed),),
-            confidence=parting.confidence,
+            prescriptions=(
+                _own_experts() if experts else _same_load(parting) if parting.loaded_on else _same_seed(seed),
+            ),
+            confidence=LIKELY if experts and parting.confidence is CERTAIN else parting.confidence,
             at_ns=_since(parting, partings.gradients),
             explains=(parting.key,),
         )
+
+
+def _may_be_experts(parting: ReplicaDivergence, recording: Recording) -> bool:
+    """Whether some parameters alone differ, of ranks that exchange rows as those do of which each owns some of the experts."""
+    logs = [recording.ranks[rank].calls["op"] for rank in parting.peers.ranks if rank in recording.ranks]
+    exchange = [np.isin(ops, _EXCHANGES).any() for ops in logs]
+    return bool(exchange) and all(exchange) and 0 < len(parting.differences) < parting.compared
+
+
+def _own_experts() -> Prescription:
+    return Prescription(
+        "same-initial-weights",
+        change="leave what each rank owns (experts) out of the averaging over these ranks; make the rest equal: one seed on all "
+        "ranks before the model is built, or a broadcast from rank 0",
+    )
 
 
 def _since(parting: ReplicaDivergence, gradients: Gradients) -> int:

@@ -17,8 +17,8 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  that each value is made of the one before, they differ in every look and change on two ranks or more; and
                  so are buffers in a model that fully_shard or FSDP1 shards, which broadcast none. Tensors and arrays in plain
                  objects are compared as well, where the source takes them off what a function is given, or divides that by them:
-                 possible. So is a vocabulary, an encoder or a scale that the source fits to one rank's share of the data, and
-                 of which no collective carries anything.
+                 possible, and a note where they stay as they are since the start. So is a vocabulary, an encoder or a scale
+                 that the source fits to one rank's share of the data, and of which no collective carries anything.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
 When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note.
@@ -56,7 +56,13 @@ from distdoctor.diagnosis.replicas.wording import event_site
 from distdoctor.diagnosis.source.brought_together import brought_together
 from distdoctor.diagnosis.source.fitted_tables import FittedTable, fitted_tables
 from distdoctor.diagnosis.source.given_values import Line
-from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes, is_used_forward, scales_what_it_is_given
+from distdoctor.diagnosis.source.writes import (
+    accumulated_at,
+    buffer_writes,
+    instances_made,
+    is_used_forward,
+    scales_what_it_is_given,
+)
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import BesideUsed, Wrapped
@@ -169,6 +175,42 @@ def _in_plain_objects(
                 _local_statistics(gradients, peers, recording, checkpoints, apart, line, BesideUsed()),
                 confidence=POSSIBLE,
             )
+    scales = {name: kind for own in owners.values() for name, kind in own.items()}
+    courses = {name: _course(gradients, peers, name, 0) for name in scales}
+    fixed = {name: scales[name] for name, course in courses.items() if _is_constant(course) and _never_agree(course)}
+    together = _brought_together_by_hand(recording, fixed)
+    fixed = {name: kind for name, kind in fixed.items() if name not in together}
+    if fixed and not _train_apart(gradients, peers):
+        yield _other_scales(peers, recording, fixed)
+
+
+def _never_agree(course: Course) -> bool:
+    return all(len(set(by_rank.values())) > 1 for by_rank in course.values())
+
+
+def _other_scales(peers: ReplicaGroup, recording: Recording, fixed: Mapping[str, str]) -> Finding:
+    """Scales that are not the same on the ranks, and do not change while the job runs."""
+    name, kind = next(iter(fixed.items()))
+    more = f" and {len(fixed) - 1} more" if len(fixed) > 1 else ""
+    made = instances_made(recording.sources, kind)
+    return Finding(
+        title=f"`{name}`{more}, by which what the model is given is scaled, {'are' if more else 'is'} not the same on "
+        f"{named(peers.ranks)}",
+        ranks=peers.ranks,
+        place=made[0] if made else SourceLine(),
+        places=tuple(Place(line, peers.ranks, "is made of what each rank has") for line in made[:4]),
+        evidence={"scales": list(fixed)[:8]},
+        why=f"{named(peers.ranks)} train one model: where each scales by statistics of its own data, the same input means "
+        "something else on each rank, and a checkpoint holds the scale of one rank only",
+        prescriptions=(
+            Prescription(
+                "broadcast-buffers",
+                change="all_reduce the sums and counts that it is made of, or make it on rank 0 and broadcast_object_list it",
+            ),
+        ),
+        severity=NOTE,
+        confidence=POSSIBLE,
+    )
 
 
 def _fitted(one: FittedTable, peers: ReplicaGroup) -> Finding:
