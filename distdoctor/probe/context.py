@@ -64,6 +64,8 @@ class Rank:
         self.on_idle: Callable[[], None] = lambda: None  # told where a forward may be about to begin; guarded
         # Told what a wrapped model is about to be trained with, while somebody wants to know; guarded.
         self.on_given: Callable[[Any], None] | None = None
+        # Told of a tensor with a gradient that is about to be summed over these ranks, while somebody wants to know; guarded.
+        self.on_summed: Callable[[Any, tuple[int, ...]], None] | None = None
         self.on_exception: list[Callable[[BaseException], None]] = []  # told of the uncaught exception; guarded
         self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
         self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded

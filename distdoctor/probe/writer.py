@@ -123,11 +123,11 @@ class Ring:
     def four_of(self, seq: int) -> Callable[[int, int, int, int], None]:
         """A function that sets the first four 64-bit fields after `seq` of that record, while it is kept."""
         memory, at = self._map, self._offset + (seq - 1) % self._capacity * self._stride
-        number, pack = _U64.unpack_from, _FOUR.pack_into
+        number, pack, fields = self.window(seq).cast("Q"), _FOUR.pack_into, at + 8
 
         def overwrite(a: int, b: int, c: int, d: int) -> None:
-            if number(memory, at)[0] == seq:
-                pack(memory, at + 8, a, b, c, d)
+            if number[0] == seq:
+                pack(memory, fields, a, b, c, d)
 
         return overwrite
 
@@ -139,13 +139,13 @@ class Ring:
 
     def patch_of(self, field_offset: int) -> Callable[[int, int], None]:
         """`patch` for one field: (number, value). On the path of every collective, so what it is made of is bound once."""
-        memory, offset, capacity, stride = self._map, self._offset, self._capacity, self._stride
-        number, pack = _U64.unpack_from, _U64.pack_into
+        capacity, size, place = self._capacity, self._stride // 8, field_offset // 8
+        words = memoryview(self._map)[self._offset : self._offset + capacity * self._stride].cast("Q")
 
         def patch(seq: int, value: int) -> None:
-            at = offset + (seq - 1) % capacity * stride
-            if number(memory, at)[0] == seq:
-                pack(memory, at + field_offset, value)
+            at = (seq - 1) % capacity * size
+            if words[at] == seq:
+                words[at + place] = value
 
         return patch
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch.distributed
 
 from distdoctor.probe import sites
+from distdoctor.probe.collectives.left_out import leaves_out
 from distdoctor.probe.weak_identity import Dead
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.source_line import PASSED_OVER
@@ -38,7 +39,6 @@ _THROUGH = (
     "c10d_logger.py",
     f"distdoctor{os.sep}probe{os.sep}collectives{os.sep}handles.py",
     f"distdoctor{os.sep}probe{os.sep}gradients{os.sep}detached_gathers.py",
-    f"distdoctor{os.sep}probe{os.sep}gradients{os.sep}reduced_in_place.py",
 )  # what only hands on between the two
 # What stands between a user's function and the line that calls it: of a module's forward, and of a decorated function.
 _BETWEEN = tuple(
@@ -76,7 +76,7 @@ class Way:
     """What torch's own frames between an operation and the user's line tell, and that line: the same for every call that comes by
     the same instructions. `front` and `waits` are frames, counted from the innermost one; -1: none is."""
 
-    __slots__ = ("asks", "blocking_pair", "by_user", "flags", "front", "operation", "site", "waits", "word")
+    __slots__ = ("asks", "blocking_pair", "by_user", "default", "flags", "front", "operation", "site", "waits", "word")
 
     def __init__(self) -> None:
         self.flags = NATIVE
@@ -90,6 +90,7 @@ class Way:
             False  # the innermost frame is of torch's functions for users: it asks for one operation, always the same
         )
         self.operation: int | None = None  # that one, once it is known
+        self.default: int | None = None  # the reduction, where the call leaves it out
 
     def asynchronous(self, asked: bool) -> bool:
         """Whether the user gets a handle; `asked` is what torch's function asked the process group for."""
@@ -97,6 +98,8 @@ class Way:
 
     def reduce_op(self, inner: FrameType | None) -> int:
         """From the `op` argument of torch's function, as its caller gave it."""
+        if self.default is not None:
+            return self.default
         front = frame_at(inner, self.front) if self.front else inner
         if front is None:
             return UNSEEN
@@ -194,12 +197,17 @@ class Codes:
     def _to_the_line(self, inner: FrameType, way: Way, path: list[FrameType | None]) -> FrameType | None:
         """Look at the frames up to the user's own, None where there is none."""
         frame: FrameType | None = inner
+        called: CodeType | None = None  # torch's function, until the call of it has been looked at
         for at in range(_DEEPEST):
             path.append(frame)
             if frame is None:
                 way.flags |= BY_LIBRARY
                 return None
             about = self.known.get(id(frame.f_code)) or self.learn(frame.f_code)
+            if called is not None and about.kind != _HANDS_ON:
+                if leaves_out(frame, called, "op"):
+                    way.default = way.reduce_op(inner)
+                called = None
             if about.kind == _USER:
                 return frame
             if about.kind == _FRONT:
@@ -207,6 +215,7 @@ class Codes:
                 way.flags = way.flags & ~NATIVE | about.flags
                 if way.front < 0:
                     way.front = way.waits = at
+                    called = frame.f_code
                 if about.blocks:
                     way.blocking_pair, way.waits = True, at
             elif about.kind >= _OTHER:

@@ -36,6 +36,7 @@ from distdoctor.recording.trace.layout import (
     POINT_TO_POINT,
     CallFlag,
     Op,
+    ReduceOp,
     ranks_text,
     signature_of,
 )
@@ -51,7 +52,7 @@ HOOK_ID = 0x0D0C  # any number that no one else uses on the same group
 ASYNC, FAILED = int(CallFlag.ASYNC), int(CallFlag.FAILED)
 COMES_BACK = ASYNC | NATIVE
 ON_DEVICE = int(CallFlag.ON_DEVICE)
-ALL_REDUCE = int(Op.ALL_REDUCE)
+ALL_REDUCE, SUM = int(Op.ALL_REDUCE), int(ReduceOp.SUM)
 RECV, RECV_ANY, SEND = int(Op.RECV), int(Op.RECV_ANY), int(Op.SEND)
 PAIRWISE = frozenset(map(int, POINT_TO_POINT))
 REDUCING = frozenset(
@@ -219,6 +220,8 @@ class CollectivesStream:
             (one,) = tensors
             if one.is_cuda:
                 flags |= ON_DEVICE
+            if one.requires_grad and op == ALL_REDUCE and reduce_op == SUM and rank.on_summed is not None:
+                rank.on_summed(one, group.ranks)
             key = (op, reduce_op, root, flags, where, one.dtype, one.shape)
         else:
             if tensors and tensors[0].is_cuda:

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed
 from torch import Tensor
-from torch.distributed import distributed_c10d as c10d
 
-from distdoctor.probe import sites, wrappers
+from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
@@ -51,28 +49,15 @@ class Reductions:
         self._told: set[int] = set()
 
     def install(self) -> None:
-        wrappers.lay_everywhere((c10d, torch.distributed), "all_reduce", self._around)
+        self.context.rank.on_summed = self.context.guarded(self.summed)
 
-    def _around(self, original: Any) -> Any:
-        note, is_compiling = self.context.guarded(self._note), torch.compiler.is_compiling
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            tensor = args[0] if args else kwargs.get("tensor")
-            if isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled() and not is_compiling():
-                note(tensor, args, kwargs)
-            return result
-
-        return call
-
-    def _note(self, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """One number may be a loss: its value does not matter where nothing but means and sums follow."""
+    def summed(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+        """A tensor that requires a gradient is about to be summed over these ranks. One number may be a loss: its value does not
+        matter where nothing but means and sums follow."""
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return
         if self._looks >= LOOKS or len(self._pending) >= MOST or tensor.numel() < 2 or self.hooked() or watched():
             return
-        op = kwargs.get("op", args[1] if len(args) > 1 else torch.distributed.ReduceOp.SUM)
-        if op != torch.distributed.ReduceOp.SUM:  # the gradient of a mean is the mean of what the ranks compute
-            return
-        ranks = torch.distributed.get_process_group_ranks(kwargs.get("group", args[2] if len(args) > 2 else None))
         made = [one.grad_fn for one in (tensor, tensor._base) if one is not None and one.grad_fn is not None]
         site = self.context.trace.texts.id(sites.user_site())
         if made and len(ranks) > 1 and site not in self._told:
@@ -90,6 +75,8 @@ class Reductions:
         if self.hooked() or watched() or not isinstance(root, Tensor) or root.grad_fn is None:
             return
         self._looks += 1
+        if self._looks >= LOOKS:
+            self.context.rank.on_summed = None
         graph = list(nodes_behind(root.grad_fn))
         if len(graph) >= NODES:
             return

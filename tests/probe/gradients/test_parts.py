@@ -108,10 +108,11 @@ def test_what_a_device_has_not_computed_is_written_later_and_in_order(tmp_path: 
     assert written == ["first", "second"]
 
 
-def summed(context: GradientsContext, monkeypatch: pytest.MonkeyPatch) -> Reductions:
+def summed(reductions: Reductions, tensor: torch.Tensor) -> None:
     """As if this process were one of two ranks, whose sum doubles what it is given."""
-    monkeypatch.setattr(torch.distributed, "get_process_group_ranks", lambda group: [0, 1])
-    return Reductions(context, lambda: False)
+    if tensor.requires_grad:
+        reductions.summed(tensor, (0, 1))
+    tensor.data.mul_(2)
 
 
 def told_of(folder: Path) -> list[DetachedGather]:
@@ -121,14 +122,13 @@ def told_of(folder: Path) -> list[DetachedGather]:
 
 
 def test_a_sum_in_place_is_noted_where_the_loss_depends_on_it_and_nothing_is_kept_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     context = context_in(tmp_path)
-    reductions = summed(context, monkeypatch)
-    reduce = reductions._around(lambda tensor: tensor.data.mul_(2))
+    reductions = Reductions(context, lambda: False)
     part = torch.ones(3, requires_grad=True) * 3
 
-    reduce(part)
+    summed(reductions, part)
     loss = part.pow(2).sum()
     reductions.backward_begins(loss)
     (noted,) = told_of(tmp_path)
@@ -136,22 +136,19 @@ def test_a_sum_in_place_is_noted_where_the_loss_depends_on_it_and_nothing_is_kep
 
     other = torch.ones(3, requires_grad=True) * 3
     alive = weakref.ref(other)
-    reduce(other)
+    summed(reductions, other)
     del other
     assert alive() is None
 
 
 @pytest.mark.parametrize("how", ["alone", "beside", "used before as well", "views"])
-def test_whether_the_loss_depends_on_what_is_trained_through_the_sum_alone_is_noted(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reductions = summed(context_in(tmp_path), monkeypatch)
-    reduce = reductions._around(lambda tensor: tensor.data.mul_(2))
+def test_whether_the_loss_depends_on_what_is_trained_through_the_sum_alone_is_noted(how: str, tmp_path: Path) -> None:
+    reductions = Reductions(context_in(tmp_path), lambda: False)
     weight = torch.ones(3, 3, requires_grad=True)
     part = weight * 3
     before = part.pow(2).sum()
 
-    reduce(part)
+    summed(reductions, part)
     diagonal = torch.diagonal(part).add_(-1).pow_(2).sum() if how == "views" else 0
     after = diagonal + part.flatten()[:-1].pow(2).sum()
     loss = after + {"beside": weight.sum(), "used before as well": before}.get(how, torch.zeros(()))
@@ -162,16 +159,13 @@ def test_whether_the_loss_depends_on_what_is_trained_through_the_sum_alone_is_no
 
 
 @pytest.mark.parametrize("how", ["used before", "linear", "one number", "made up for", "detached"])
-def test_a_sum_in_place_that_the_gradient_does_not_miss_is_not_noted(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sum_in_place_that_the_gradient_does_not_miss_is_not_noted(how: str, tmp_path: Path) -> None:
     context = context_in(tmp_path)
-    reductions = summed(context, monkeypatch)
-    reduce = reductions._around(lambda tensor: tensor.data.mul_(2))
+    reductions = Reductions(context, lambda: False)
     part = torch.ones(1 if how == "one number" else 3, requires_grad=True) * 3
     before = part.pow(2).sum()
 
-    reduce(part.detach() if how == "detached" else part)
+    summed(reductions, part.detach() if how == "detached" else part)
     after = part.sum() if how == "linear" else part.pow(2).sum() * (2 if how == "made up for" else 3)
     reductions.backward_begins(before if how == "used before" else after)
 
