@@ -68,6 +68,8 @@ def _arguments() -> argparse.Namespace:
 
 def _drills(slugs: list[str]) -> Iterator[Case]:
     known = {drill.slug: drill for drill in load().drills.values()}
+    if unknown := set(slugs) - {"all", *known}:
+        sys.exit(f"fixes.py: there is no drill {', '.join(sorted(unknown))}; `distdoctor list` names them all")
     for slug in known if slugs == ["all"] else slugs:
         strategy = (known[slug].strategies or ("ddp",))[0]
         ranks = str(max(2, known[slug].needs_ranks))
