@@ -118,7 +118,6 @@ def hang_dump(
         looking = aside.submit(_look, pid, run, (target, called, within) if target is not None else None, manner)
         plugins = load_plugins(settings)
         deliver.require_format(settings.output_format, plugins, output if values["output_format"] is None else None)
-        _ = plugins.checks  # imports them
         importlib.import_module("distdoctor.launch.post_mortem")
         importlib.import_module("distdoctor.report.text")
     jobs, recordings = looking.result()

@@ -158,7 +158,7 @@ def load_plugins(settings: Settings) -> Plugins:
                 f"distdoctor: plugin {plugin.name} of {plugin.distribution} is left out: {plugin.trouble}",
                 file=sys.stderr,
             )
-    if settings.ignore and not settings.no_plugin and not any(plugin.trouble for plugin in found.loaded):
+    if not settings.no_plugin and not any(plugin.trouble for plugin in found.loaded):
         _require_known(settings.ignore, found)
     return found
 

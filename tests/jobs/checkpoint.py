@@ -571,7 +571,8 @@ def serialized(value: Any) -> bytes:
 
 def compressed_in_a_thread(rank: int, world_size: int, *, folder: str, copies: str, queued: bool = False) -> None:
     """Tensors that a thread is given, or finds in a queue, and writes in a format of its own while the training goes on.
-    `copies`: before the thread begins, or as the first thing in it, or into one buffer of bytes."""
+    `copies`: before the thread begins, or as the first thing in it, or into one buffer of bytes; or what is written is no tensor,
+    for they are sent somewhere else."""
     model = Net()
     optimizer = adam(model)
     batches = Batches(rank)
@@ -587,7 +588,7 @@ def compressed_in_a_thread(rank: int, world_size: int, *, folder: str, copies: s
                 value = (whole or state)[name]
                 parts.append(serialized(value) if queued else value.numpy().tobytes())
         with open(f"{folder}/new", "wb") as file:
-            file.writelines(parts)
+            file.writelines(parts if copies != "sent" else [b"sent"])
         Path(f"{folder}/new").replace(f"{folder}/weights")  # of several steps
 
     begun, stepped, inbox = threading.Semaphore(0), threading.Semaphore(0), queue.Queue[dict[str, torch.Tensor]]()

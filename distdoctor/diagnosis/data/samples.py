@@ -70,9 +70,9 @@ class LoaderPass:
 
     `first`: the first draws, in order, every one of them. `indices`: every kept draw in order (all of them when `keep_one_in`
     is 1), without the padding of DistributedSampler and accelerate; `padding`: that. `whole`: nothing between the first and the
-    latest draw is missing from `indices`, but for the thinning. `rows`: fingerprints of the samples of iterable data, one in
-    `rows_one_in` of them. `kept_set`: where `indices` are thinned, all samples that were
-    drawn without that padding, if there was room for them.
+    latest draw is missing from `indices`, but for the thinning. `kept_set`: where `indices` are thinned, all samples that were
+    drawn without that padding, if there was room for them. `rows`: fingerprints of the samples of iterable data, and of what no
+    sampler shares out, one in `rows_one_in` of them.
     """
 
     rank: int
@@ -355,13 +355,12 @@ def _pass(log: RankTrace, row: Rows, blocks: Rows, exactly: bool) -> LoaderPass:
 
 
 def _stream_rows(blocks: Rows) -> tuple[Indices, int]:
-    """Fingerprints of the samples of a pass over iterable data, in order, and one in how many they are."""
+    """Fingerprints of the samples of a pass, in order, and one in how many they are."""
     own = blocks[blocks["kind"] == BlockKind.ROWS]
     own = own[np.argsort(own["block_number"], kind="stable")]
     keep = max((int(b["covers"]) for b in own), default=1)
-    return np.concatenate([*(b["indices"][: int(b["count"])] for b in own if int(b["covers"]) == keep), _NONE]), max(
-        1, keep
-    )
+    found = [b["indices"][: int(b["count"])] for b in own if int(b["covers"]) == keep]
+    return np.concatenate([*found, _NONE]), max(1, keep)
 
 
 def _real(flags: PassFlag, length: int, replicas: int, rank: int, size: int, drawn: int) -> int:

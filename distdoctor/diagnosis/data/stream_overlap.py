@@ -103,9 +103,7 @@ class _Compared:
     each batch. The last batch of each worker is left out: it may be filled up with samples that another rank has, too."""
 
     read: tuple[Mapping[int, Indices], ...]
-    parts: tuple[
-        Mapping[int, float], ...
-    ]  # of what came to the rank: batches are left out where there is no time for them
+    parts: tuple[Mapping[int, float], ...]  # of what came to a rank: where there is no time for it, a batch is left out
     by_batches: bool
     one_in: int
 

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -45,9 +45,22 @@ KEPT = 192  # events of this stream; the oldest give way
 FIRST = 32  # of them, those that stay
 FOLDERS = 8  # in which pointers are looked for at the end
 
+SMALLEST = 8  # times smaller than what was serialized: a file that holds no more than that holds something else
 _IDLE = ("threading.py", "queue.py", "selectors.py", "connection.py")  # where a thread sits that has nothing to do
 _OF_SAVES = ("done_ns",)  # lies at the same place in `Loading`
 Noted = tuple[int, int] | None
+
+
+@dataclass
+class Serialized:
+    """What one thread has put into memory of what an optimizer changes. `first`: the place of the first tensor among all of them;
+    `step` and `done_step`: when that began, and when the last one was done."""
+
+    first: int
+    step: int
+    live: int = 0
+    nbytes: int = 0
+    done_step: int = 0
 
 
 class CheckpointStream(ProbeStream):
@@ -68,10 +81,8 @@ class CheckpointStream(ProbeStream):
         self.other_files = OtherFiles(rank, trace, self.guarded)
         # Threads that were given what an optimizer changes: how many tensors, the place of the first, and the step then.
         self._given: weakref.WeakKeyDictionary[threading.Thread, tuple[int, int, int]] = weakref.WeakKeyDictionary()
-        # The same of those that serialize such tensors into memory, for a file of a format of their own; and the step behind it.
-        self._serialized: weakref.WeakKeyDictionary[threading.Thread, tuple[int, int, int, int]] = (
-            weakref.WeakKeyDictionary()
-        )
+        # Of threads that serialize such tensors into memory, for a file of a format of their own.
+        self._serialized: weakref.WeakKeyDictionary[threading.Thread, Serialized] = weakref.WeakKeyDictionary()
 
     # -- writing -------------------------------------------------------------------------------------------------------------
 
@@ -120,9 +131,15 @@ class CheckpointStream(ProbeStream):
 
     def _serializes(self, thread: threading.Thread, state: Any) -> None:
         live, first = self._live_in(state)
-        if live:
-            before, place, step, _ = self._serialized.get(thread, (0, first, self.rank.step, 0))
-            self._serialized[thread] = before + live, place, step, self.rank.step
+        if not live:
+            return
+        known = self._serialized.get(thread)
+        if known is None or first == known.first:  # that one again: the next checkpoint
+            known = self._serialized[thread] = Serialized(first, self.rank.step)
+        known.live += live
+        known.nbytes += (
+            state.nbytes if isinstance(state, torch.Tensor) else sum(one.nbytes for _, one in tensors_in(state))
+        )
 
     def _begins_aside(self, noted: tuple[int, int], state: Any, path: str) -> None:
         """Remember what the optimizer may change while this thread saves it."""
@@ -149,10 +166,9 @@ class CheckpointStream(ProbeStream):
 
     def save_ended(self, noted: Noted, failed: bool) -> None:
         self.patch(noted, "done_ns", _done(failed))
-        if noted is None and len(self._serialized):
-            thread = threading.current_thread()
-            if thread in self._serialized:
-                self._serialized[thread] = *self._serialized[thread][:3], self.rank.step
+        serialized = self._serialized.get(threading.current_thread()) if noted is None and self._serialized else None
+        if serialized is not None:
+            serialized.done_step = self.rank.step
         aside = self._aside.pop(noted, None) if noted else None
         if aside is not None and not failed:
             event, site = aside
@@ -202,12 +218,14 @@ class CheckpointStream(ProbeStream):
     def _wrote_aside(self, path: str, inner: FrameType) -> None:
         """A thread gives a file its name, and holds tensors that an optimizer changes, which it was given when it began."""
         thread = threading.current_thread()
-        live, first, step, last = self._serialized.pop(thread, (0, 0, 0, 0))
+        serialized = self._serialized.pop(thread, None)
         frame = sites.user_frame(inner)  # a method of a path may stand between
         if frame is None:
             return
-        if live:
-            self.note(SavedAside(path, threading.get_native_id(), live, first, step, last), sites.site_of(frame))
+        if serialized is not None and _size(path) * SMALLEST >= serialized.nbytes:
+            first, last = serialized.step, serialized.done_step
+            event = SavedAside(path, threading.get_native_id(), serialized.live, serialized.first, first, last)
+            self.note(event, sites.site_of(frame))
             return
         live, first, step = self._given.get(thread, (0, 0, 0))
         if live < 2:
@@ -295,6 +313,14 @@ class CheckpointStream(ProbeStream):
 
 def _folder_of(storage: Any) -> str:
     return absolute(getattr(storage, "path", None))
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError as error:  # somebody was quicker
+        hand_on(error)
+        return 0
 
 
 def _done(failed: bool) -> int:

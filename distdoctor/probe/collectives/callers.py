@@ -205,7 +205,7 @@ class Codes:
                 return None
             about = self.known.get(id(frame.f_code)) or self.learn(frame.f_code)
             if called is not None and about.kind != _HANDS_ON:
-                if leaves_out(frame, called, "op"):
+                if self._size < _KEPT and leaves_out(frame, called, "op"):
                     way.default = way.reduce_op(inner)
                 called = None
             if about.kind == _USER:

@@ -76,7 +76,7 @@ class PassWriter:
         self.behind = 0  # batches that a library around the loader keeps for itself
         self.draws = self.drawn = self.batches = self.ahead = 0
         self.waiting: deque[array[int]] = deque()  # drawn for the workers, not handed over yet
-        self.rows: StreamRows | None = None  # of iterable data
+        self.rows: StreamRows | None = None  # by content, where indices do not tell
         self.step, self.optimizer = stream.steps, 0
         self.ended = False
         self.storing = True

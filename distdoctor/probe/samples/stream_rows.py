@@ -1,4 +1,4 @@
-"""Which samples a pass over iterable data hands over, by content: fingerprints of all, thinned to what a few blocks hold."""
+"""Which samples a pass hands over, by content: fingerprints of all, thinned to what a few blocks hold."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class StreamRows:
         written = len(self.kept)
         self.kept.extend(sampled_indices.kept(rows, self.one_in))
         if len(self.kept) > MOST_BLOCKS * BLOCK_INDICES:
-            while len(self.kept) > MOST_BLOCKS * BLOCK_INDICES // 2:
+            while len(self.kept) > MOST_BLOCKS * BLOCK_INDICES // 2 and self.one_in < sampled_indices.LARGEST:
                 self.one_in *= 2
                 self.kept = sampled_indices.kept(self.kept, self.one_in)
+            del self.kept[MOST_BLOCKS * BLOCK_INDICES :]  # samples that are all the same are kept all, or none
             written = 0
             for number, seq in enumerate(self.blocks):
                 self.trace.blocks.overlay(seq, _COVERS, _head(self.one_in, number, 0))

@@ -81,3 +81,10 @@ def test_a_job_that_writes_a_format_of_its_own_in_a_thread(copies: str, queued: 
     assert all(
         "# of several steps" in recorded.sources[one.place.path].splitlines()[one.place.line - 1] for one in found
     )
+
+
+@pytest.mark.job
+def test_a_file_that_is_too_small_for_what_was_serialized_is_another_one(tmp_path: Path) -> None:
+    recorded, _ = watched(jobs.compressed_in_a_thread, ranks=1, folder=str(tmp_path), copies="sent", queued=True)
+
+    assert CHECK.look(recorded) == []

@@ -16,6 +16,7 @@ from distdoctor.probe.samples.stream_rows import MOST_BLOCKS, StreamRows
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.open import read_any
 from distdoctor.recording.trace.layout import BLOCK_INDICES, PassFlag
+from distdoctor.recording.trace.sampled_indices import LARGEST, kept
 
 
 def pass_with(folder: Path, rank: int, batches: list[array[int]]) -> LoaderPass:
@@ -79,3 +80,12 @@ def test_a_sample_has_one_fingerprint_wherever_it_stands_in_its_batch(of: Any) -
 )
 def test_other_batches_have_none(batch: Any) -> None:
     assert row_fingerprints(batch) is None
+
+
+def test_samples_that_are_all_the_same_end_the_thinning(tmp_path: Path) -> None:
+    same = next(word for word in range(1, 1 << 20) if kept(array("I", [word]), LARGEST))
+
+    one = pass_with(tmp_path, 0, [array("I", [same]) * 5000, array("I", [same]) * 5000])
+
+    assert set(one.rows.tolist()) == {same}
+    assert len(one.rows) <= MOST_BLOCKS * BLOCK_INDICES
