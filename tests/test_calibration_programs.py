@@ -44,6 +44,7 @@ def test_there_are_programs_of_all_families() -> None:
         "more_hangs",
         "more_mixed",
         "more_silent",
+        "near_misses",
         "newer_mixed",
         "newest_mixed",
         "newest_rules",

@@ -63,6 +63,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.in_a_dictionary, {"early": False}),
     (copies.in_a_dictionary, {"noise": (0.01, 0.01)}),
     (copies.in_a_dictionary, {"noise": (0, 0.01)}),
+    (copies.in_a_dictionary, {"noise": (0, 0.01), "anew": 4}),
     (copies.taught, {}),
     (copies.taught, {"refreshes": (0,), "learns": False}),  # rank 0 keeps the average that is saved
     (copies.evaluated, {}),

@@ -83,9 +83,9 @@ def targeted(rank: int, world_size: int, *, each: tuple[int, int] = (2, 2)) -> s
 
 
 def in_a_dictionary(rank: int, world_size: int, *, each: tuple[int, int] = (3, 3), noise: tuple[float, float] = (0, 0),
-                    early: bool | None = None) -> str:  # fmt: skip
-    """A target that is no module but a dictionary of tensors. `noise`: what each rank adds of its own in every step. `early`: an
-    average, taken before the wrapper makes the replicas equal, or behind it."""
+                    anew: int = 1, early: bool | None = None) -> str:  # fmt: skip
+    """A target that is no module but a dictionary of tensors. `noise`: what each rank adds of its own, in each `anew`th step.
+    `early`: an average, taken before the wrapper makes the replicas equal, or behind it."""
     torch.manual_seed(rank if early is not None else 0)
     net = Net()
     target = {name: one.detach().clone() for name, one in net.state_dict().items()}
@@ -96,7 +96,7 @@ def in_a_dictionary(rank: int, world_size: int, *, each: tuple[int, int] = (3, 3
     own = torch.Generator().manual_seed(rank)
     for step in range(16):
         inputs, _ = batches.next()
-        if any(noise):
+        if any(noise) and step % anew == 0:
             state, scale = model.module.state_dict(), noise[rank]
             target = {name: one + scale * torch.randn(one.shape, generator=own) for name, one in state.items()}
         with torch.no_grad():
@@ -107,7 +107,7 @@ def in_a_dictionary(rank: int, world_size: int, *, each: tuple[int, int] = (3, 3
         if early is not None:
             for name, one in model.module.state_dict().items():
                 target[name].lerp_(one, 0.1)
-        elif step % each[rank] == 0:
+        elif step % each[rank] == 0 and not any(noise):
             target = {name: one.detach().clone() for name, one in model.module.state_dict().items()}
     return digest_of_training(model)
 

@@ -145,7 +145,9 @@ def _is_share(program: UserProgram, number: ast.expr | None, of: ast.expr | None
     """Whether a number comes from that of the rank, and another one from how many there are."""
     if number is None or of is None:
         return False
-    return any(map(_speaks_of_rank, way_back(program, number))) and any(map(speaks_of_world, way_back(program, of)))
+    return any(map(_speaks_of_rank, all_made_of(program, number))) and any(
+        map(speaks_of_world, all_made_of(program, of))
+    )
 
 
 def _speaks_of_rank(node: ast.expr) -> bool:

@@ -72,9 +72,8 @@ class CalledWiths:
             return
         self._seen.add(site)
         self._noted += 1
-        name, own = type(module).__name__, 0
-        if step < FIRST:
-            own = self._digest(name, [one.detach() for one in module.parameters() if is_readable(one)])
+        name = type(module).__name__
+        own = self._digest(name, [one.detach() for one in module.parameters() if is_readable(one)])
         event = CalledWith(name, self._digest(name, held), step, own)
         self.context.trace.note(event, site=site)
 

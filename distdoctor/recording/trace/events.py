@@ -423,7 +423,7 @@ class CalledWith(TraceEvent):
     module: str = ""  # class
     value: int = 0  # digest of them all
     step: int = 0
-    own: int = 0  # the same of the module's own parameters, in the first steps; else 0
+    own: int = 0  # the same of the module's own parameters
 
 
 @kind(36)

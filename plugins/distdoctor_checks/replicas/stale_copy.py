@@ -183,13 +183,13 @@ def _in_dictionaries(gradients: Gradients, peers: ReplicaGroup) -> Iterator[Find
 
 
 def _is_kept(course: CopyCourse) -> bool:
-    """Whether it lives on beside the module where it began as that: what is made of the module anew for each call, on some ranks
-    with a noise of their own, is no copy."""
-    return any(
-        0 != course.originals[step][rank] != course.digests[step][rank]
-        for step in course.digests
-        for rank in course.begun_alike
-    )
+    """Whether it lives on beside the module where it began as that. What becomes the module again is made of it anew now and
+    then, on other ranks with a noise of their own: no copy that was to be the same."""
+    for rank in course.begun_alike:
+        alike = [course.originals[step][rank] == course.digests[step][rank] for step in sorted(course.digests)]
+        if False not in alike or True in alike[alike.index(False) :]:
+            return False
+    return bool(course.begun_alike)
 
 
 def _in_dictionary(course: CopyCourse, site: SourceLine, at_ns: int) -> Finding:

@@ -190,3 +190,16 @@ def test_a_share_that_begins_at_the_front_on_every_rank_is_known(taken: str, tol
     text = f"{made}    def share(self):\n        return {taken}\n"
 
     assert [line.line for line, _ in shares_without_rank({"/job/data.py": text})] == [6] * told
+
+
+def test_a_share_is_known_though_the_data_are_made_in_several_places() -> None:
+    text = (
+        "class Stream(IterableDataset):\n    def __init__(self, folder, mine, of):\n        self.mine, self.of = mine, of\n\n"
+        "    def __iter__(self):\n        yield from self.files[self.mine :: self.of]\n\n\n"
+        "train = Stream(folder, rank, world_size)\nheld_out = Stream(other, 0, 1)\n"
+    )
+
+    found = stream_share({"/job/data.py": text}, "Stream", MADE)
+
+    assert found is not None
+    assert found.dealt.line == 6
