@@ -31,11 +31,11 @@ WARM_UP = 3  # steps at the start that say nothing: first allocations, compilati
 FEWEST = 16  # regular steps that make a rhythm; shorter jobs are left alone
 MOST_LIVE = 64  # ranks of a running job; beyond that looking again and again would cost too much
 DATA_SHARE = 0.15  # of a step in a DataLoader: more is data-bound
-BETWEEN_STEPS = "is between optimizer.step and the next forward"
 LATE_SHARE = 0.10  # of a step that the others wait for one rank
 ALWAYS = 0.8  # of all steps: the same rank comes last "again and again"
 WORTH_SECONDS = 0.5  # lost in all: below that nobody wants to hear of it
 WORTH_STEP_NS = 3 * MILLISECOND  # and in each step
+BETWEEN_STEPS = "is between optimizer.step and the next forward"
 # Nobody leaves these before everybody has come. (The root of a broadcast may be far ahead, and nobody minds.)
 MEETING = (
     Op.ALL_REDUCE,

@@ -54,9 +54,9 @@ class Reductions:
     def summed(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         """A tensor that requires a gradient is about to be summed over these ranks. One number may be a loss: its value does not
         matter where nothing but means and sums follow."""
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or self.hooked() or watched():
             return
-        if self._looks >= LOOKS or len(self._pending) >= MOST or tensor.numel() < 2 or self.hooked() or watched():
+        if len(self._pending) >= MOST or tensor.numel() < 2:
             return
         made = [one.grad_fn for one in (tensor, tensor._base) if one is not None and one.grad_fn is not None]
         site = self.context.trace.texts.id(sites.user_site())

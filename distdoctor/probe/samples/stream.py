@@ -204,11 +204,8 @@ class SamplesStream:
         source, around = iterator._sampler_iter, self._under_way()
         self.latest = begun = PassWriter(self, source, loader.prefetch, seq, flags, keep, new_set, around)
         # Whether what ranks read by themselves is the same can only be told by its content.
-        if (
-            (iterable or (not facts.num_replicas and not begun.evaluates))
-            and loader.batch_size
-            and count <= MOST_PASSES
-        ):
+        by_itself = iterable or not (facts.num_replicas or begun.evaluates)
+        if by_itself and loader.batch_size and count <= MOST_PASSES:
             begun.rows = StreamRows(self.trace, seq)
             iterator.__dict__.setdefault("_next_data", self.watched_data(iterator))
         begun.behind = _held_back()
