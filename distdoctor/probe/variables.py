@@ -14,6 +14,7 @@ from distdoctor.probe.interruptions import hand_on
 
 DEPTH = 3  # `self`, its attributes, and theirs
 MOST = 2048  # objects that are looked at
+MOST_HELD = 64  # of one list or dictionary
 _WALK = 96  # frames
 # Asked of types: some objects answer as they like.
 _OPAQUE = (type, types.ModuleType, types.FunctionType, Tensor, str, int, float, bytes)
@@ -43,6 +44,20 @@ def attributes_of(value: Any) -> dict[str, Any]:
     return found if type(found) is dict else {}
 
 
+def held_by(one: Any) -> Iterator[tuple[str, Tensor]]:
+    """`attribute` or `attribute[key]` and the tensor there. Subclasses of Tensor may answer as they like, and are left out."""
+    for name, value in list(attributes_of(one).items()):  # another thread may set more of them
+        if type(value) is Tensor:
+            yield name, value
+        elif type(value) in (list, tuple):
+            yield from ((f"{name}[{at}]", each) for at, each in enumerate(value[:MOST_HELD]) if type(each) is Tensor)
+        elif type(value) is dict:
+            pairs = list(value.items())[:MOST_HELD]
+            yield from (
+                (f"{name}[{key!r}]", each) for key, each in pairs if type(each) is Tensor and type(key) in (str, int)
+            )
+
+
 def reachable(frame: types.FrameType | None) -> Iterator[Any]:
     """Objects that the user's functions at work can reach, at or outside `frame`, those of the innermost one first."""
     seen: set[int] = set()
@@ -67,6 +82,6 @@ def _opened(values: list[Any]) -> Iterator[Any]:
     for one in values:
         yield one
         if type(one) in (list, tuple):
-            yield from one[:64]
+            yield from one[:MOST_HELD]
         elif type(one) is dict:
-            yield from list(one.values())[:64]
+            yield from list(one.values())[:MOST_HELD]

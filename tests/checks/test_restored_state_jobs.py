@@ -12,7 +12,7 @@ from jobs import run_ranks, values
 from jobs.replicas import _watched
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, WARNING, Finding
 from distdoctor.launch.post_mortem import open_recording
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job
@@ -200,6 +200,32 @@ def test_an_average_that_no_module_holds_is_missed_after_a_resume_where_it_was_s
 def test_an_average_is_missed_within_one_run_too(forgets: bool, tmp_path: Path) -> None:
     run(tmp_path, "one", job=jobs.averaged_twice_in_one_run, forgets=forgets)
     assert [one.title for one in found(tmp_path, "one")] == ([LOST] if forgets else [])
+
+
+RESTS = {
+    "first": (
+        "rank 1 resumed from step 12 with what rank 0 keeps for itself: Exchange.rest[0] and 3 more",
+        LIKELY,
+        (1,),
+    ),
+    "nothing": (
+        "rank 0 resumed from step 12 without restoring what the checkpoint holds of objects of your own",
+        POSSIBLE,
+        (0,),
+    ),
+    "own": None,
+    "mean": None,
+}
+
+
+@pytest.mark.parametrize("keeps", RESTS)
+def test_what_each_rank_keeps_for_itself_is_followed_through_a_checkpoint(keeps: str, tmp_path: Path) -> None:
+    looked_at = run(tmp_path, "one", job=jobs.with_a_rest, keeps=keeps)
+    expected = RESTS[keeps]
+    assert [(one.title, one.confidence, one.ranks) for one in found(tmp_path, "one")] == (
+        [expected] if expected else []
+    )
+    assert run(tmp_path, "unwatched", "collectives", job=jobs.with_a_rest, keeps=keeps) == looked_at
 
 
 def test_a_save_in_the_midst_of_an_epoch_and_a_resumption_at_its_start_repeat_samples(tmp_path: Path) -> None:

@@ -370,6 +370,59 @@ def own_counters_in_one_run(rank: int, world_size: int, *, folder: str, forgets:
     return with_own_counters(rank, world_size, folder=folder, resumes=True, forgets=forgets)
 
 
+class Exchange:
+    """Sends the larger elements of each gradient, and keeps what is left for the next step: another rest on each rank."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.parameters = list(net.parameters())
+        self.rest = [torch.zeros_like(one) for one in self.parameters]
+
+    def __call__(self) -> None:
+        for parameter, rest in zip(self.parameters, self.rest, strict=True):
+            assert parameter.grad is not None
+            rest += parameter.grad
+            large = rest.abs() >= rest.abs().mean()
+            message = torch.where(large, rest, 0)
+            rest -= message
+            dist.all_reduce(message)
+            parameter.grad.copy_(message / dist.get_world_size())
+
+
+def with_a_rest(rank: int, world_size: int, *, folder: str, keeps: str = "own") -> str:
+    """Trains in two legs. What an exchange keeps is given back to its rank (`own`), to nobody (`nothing`), or that of rank 0 to
+    all (`first`); or the mean of all to all (`mean`), by the user's own decision."""
+    path, digest = f"{folder}/leg.pt", ""
+    for leg in range(2):
+        torch.manual_seed(0)
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        exchange = Exchange(net)
+        if leg:
+            state = torch.load(path)
+            net.load_state_dict(state["net"])
+            optimizer.load_state_dict(state["optimizer"])
+            rests = state["rest"][rank] if keeps == "own" else state["rest"]
+            for mine, saved in zip(exchange.rest, rests, strict=True):
+                mine.copy_(saved if keeps != "nothing" else mine)
+        for step in range(12):
+            optimizer.zero_grad()
+            torch.manual_seed(1000 * leg + 10 * step + rank)
+            cross_entropy(net(torch.randn(4, 20)), torch.randint(10, (4,))).backward()
+            exchange()
+            optimizer.step()
+        rest = [one.clone() for one in exchange.rest]
+        gathered: list[Any] = [None] * world_size
+        dist.all_gather_object(gathered, rest)
+        if keeps == "mean":
+            gathered = [[torch.stack(one).mean(0) for one in zip(*gathered, strict=True)]]
+        if rank == 0:
+            held = {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save({**held, "rest": gathered if keeps == "own" else gathered[0]}, path)
+        dist.barrier()
+        digest = digest_of_training(net)
+    return digest
+
+
 def in_the_midst_of_an_epoch(
     rank: int, world_size: int, *, folder: str, resumes: bool = False, skips: bool = False
 ) -> str:

@@ -22,6 +22,7 @@ from distdoctor.recording.trace.state_file import (
     COPIES,
     LR,
     MOMENTS,
+    OWN,
     POSITION,
     SAVE,
     SCALE,
@@ -61,6 +62,9 @@ class Continuation:
     initial: StateSnapshot | None
     pieces: tuple[Piece, ...]
     restored: tuple[str, ...]
+    of_another: tuple[
+        str, ...
+    ] = ()  # of the user's own objects, what holds, to the bit, what another rank had saved of its own
 
     @property
     def is_another_training(self) -> bool:
@@ -172,7 +176,7 @@ def _gone_on_in_one_run(again: Mapping[int, StateSnapshot], own: list[StateSnaps
     return {
         rank: replace(one, pieces=tuple(forgot[rank]))
         for rank, one in found.items()
-        if forgot[rank]
+        if (forgot[rank] or one.of_another)
         and (MOMENTS in one.restored or SCHEDULE in one.restored)
         and not any(piece.kind in (WEIGHTS, ROUNDED) for piece in one.pieces)
     }
@@ -182,7 +186,7 @@ def _was_saved(piece: Piece, one: Continuation) -> bool:
     """Whether the save is known to hold this piece besides weights and moments, or whoever goes on from it needs the moments."""
     if piece.kind == MOMENTS:
         return SCHEDULE in one.restored
-    return piece.kind in (BESIDE, AHEAD, UPDATES) or (piece.kind == SCHEDULE and one.save.document.holds_schedule)
+    return piece.kind in (BESIDE, OWN, AHEAD, UPDATES) or (piece.kind == SCHEDULE and one.save.document.holds_schedule)
 
 
 def _share(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> float:
@@ -207,12 +211,14 @@ def _compared(rank: int, start: StateSnapshot, save: StateSnapshot, initial: Sta
         elif expected and kind not in (WEIGHTS, BUFFERS):
             restored.append(kind)
     pieces += _beside(start, save)
+    pieces += _own(start, save, initial)
     pieces += _numbers(start, save, initial)
     pieces += _counters(start, save, initial, COPIES in restored or _is_brought_back(start, save))
     if any(piece.kind == SCHEDULE for piece in pieces) is False and _has_moved(SCHEDULE, start, initial):
         restored.append(SCHEDULE)
     pieces += _noise(start, save, initial)
-    return Continuation(rank, start, save, initial, tuple(pieces), tuple(restored))
+    other = _of_another(start, save, initial)
+    return Continuation(rank, start, save, initial, tuple(pieces), tuple(restored), other)
 
 
 def _tensors(kind: str, expected: Mapping[str, str], start: StateSnapshot) -> Piece | None:
@@ -239,6 +245,25 @@ def _beside(start: StateSnapshot, save: StateSnapshot) -> Iterator[Piece]:
     if _alive(start).isdisjoint(saved.values()):
         names = tuple(dict.fromkeys(name.rsplit(" ", 2)[0] for name in saved))
         yield Piece(BESIDE, names[:3], len(saved), len(saved), "none")
+
+
+def _own(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> Iterator[Piece]:
+    """What this very rank had saved of the user's own objects, and begins as at first."""
+    if initial is None or not initial.rank == start.rank == save.rank:
+        return
+    first, now, saved = initial.digests(OWN), start.digests(OWN), _changed(OWN, save, initial)
+    expected = [name for name in saved if name in first and name in now]
+    anew = [name for name in expected if now[name] == first[name]]
+    if anew:
+        yield Piece(OWN, tuple(anew[:3]), len(anew), len(expected))
+
+
+def _of_another(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> tuple[str, ...]:
+    """What another rank had saved of the user's own objects, and this one begins with."""
+    if initial is None or save.rank == start.rank:
+        return ()
+    first, now, saved = initial.digests(OWN), start.digests(OWN), _changed(OWN, save, initial)
+    return tuple(name for name, digest in saved.items() if name in first and now.get(name) == digest)
 
 
 def _is_brought_back(start: StateSnapshot, save: StateSnapshot) -> bool:
@@ -320,6 +345,7 @@ WORDS = {
     MOMENTS: "the optimizer's state",
     COPIES: "the copies of the model (EMA, target)",
     BESIDE: "the copies of the model (EMA, target) that the checkpoint holds",
+    OWN: "what the checkpoint holds of objects of your own",
     SCALE: "the loss scale",
     SCHEDULE: "the schedule",
     AHEAD: "the schedule, which is ahead",
@@ -344,6 +370,8 @@ def words_of(piece: Piece) -> str:
         return f"{what}: all {piece.of}, {those} first"
     one = piece.differing == 1
     how = ("is gone" if one else "are gone") if piece.words == "none" else "differs" if one else "differ"
+    if piece.kind == OWN:
+        how = "begins as at first" if one else "begin as at first"
     return f"{what}: {piece.differing} of {piece.of} {how}, {those} first"
 
 

@@ -4,12 +4,12 @@ when training goes on. Names end with the type, for a copy that is brought back 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from distdoctor.probe.checkpoints.live_state import Named, is_sharded, storage_of
+from distdoctor.probe.checkpoints.live_state import Named, is_sharded, storage_of, storages_of
 from distdoctor.probe.checkpoints.tensors import tensors_in
 from distdoctor.probe.tensors.module_trees import plain_name
 from distdoctor.recording.trace.state_file import MOST_TENSORS, WEIGHTS
@@ -21,7 +21,7 @@ _PLAIN = (Tensor, nn.Parameter)  # subclasses may answer as they like
 def saved_beside(state: Any, live: Mapping[str, Named]) -> Named:
     """What a checkpoint holds under the name and with the shape of a weight, and is neither that weight nor a shard of it."""
     weights = {} if is_sharded(live[WEIGHTS].values()) else live[WEIGHTS]
-    own = _storages(live)
+    own = storages_of(live)
     found: Named = {}
     for name, tensor in tensors_in(state) if weights else ():
         plain = plain_name(name).removeprefix("module.")
@@ -38,7 +38,7 @@ def alive_beside(live: Mapping[str, Named]) -> Named | None:
     many or too large to be looked at before a training begins. Looks at every object."""
     if is_sharded(live[WEIGHTS].values()):
         return None
-    shapes, own = {tensor.shape for tensor in live[WEIGHTS].values()}, _storages(live)
+    shapes, own = {tensor.shape for tensor in live[WEIGHTS].values()}, storages_of(live)
     others = [one for one in _plain_tensors() if one.shape in shapes and storage_of(one) not in own]
     if len(others) > MOST_TENSORS or sum(one.nbytes for one in others) > LARGEST_BYTES:
         return None
@@ -47,11 +47,6 @@ def alive_beside(live: Mapping[str, Named]) -> Named | None:
 
 def _plain_tensors() -> Iterator[Tensor]:
     return (one for one in gc.get_objects() if type(one) in _PLAIN)
-
-
-def _storages(live: Mapping[str, Named]) -> set[int]:
-    every: Iterable[Tensor] = (tensor for named in live.values() for tensor in named.values())
-    return {storage_of(tensor) for tensor in every}
 
 
 def _type_of(tensor: Tensor) -> str:

@@ -255,6 +255,11 @@ def storage_of(tensor: Tensor) -> int:
         return 0
 
 
+def storages_of(live: Mapping[str, Named]) -> set[int]:
+    """Of all of them."""
+    return {storage_of(tensor) for named in live.values() for tensor in named.values()}
+
+
 def _number(value: Any) -> float:
     if isinstance(value, Tensor):
         return float(value) if value.numel() == 1 else math.nan

@@ -31,8 +31,10 @@ from distdoctor.probe.checkpoints.live_state import (
     is_sharded,
     rng_digest,
     shards_of,
+    storages_of,
     trained_in,
 )
+from distdoctor.probe.checkpoints.own_state import own_digests, own_in, own_tensors
 from distdoctor.probe.checkpoints.tensors import holds_schedule, tensors_in
 from distdoctor.probe.compile_guard import not_traced, watched
 from distdoctor.probe.context import Rank
@@ -46,6 +48,7 @@ from distdoctor.recording.trace.state_file import (
     BESIDE,
     KEPT_SAVES,
     MOMENTS,
+    OWN,
     SAVE,
     START,
     WEIGHTS,
@@ -144,10 +147,11 @@ class Snapshots:
         began = time.thread_time()
         tensors = self.live.tensors(self._made_before)
         beside = alive_beside(tensors) if self._has_read else None
+        own = own_digests(own_tensors(storages_of(tensors)))
         if self._start:
-            self._write(AGAIN_NUMBER, self._taken(AGAIN, tensors, beside, self._made_before))
+            self._write(AGAIN_NUMBER, self._taken(AGAIN, tensors, beside, own, self._made_before))
         else:
-            self._start = self._taken(START, tensors, beside)
+            self._start = self._taken(START, tensors, beside, own)
             self._start["resumes"] = any(_RESUMES.search(word) for word in sys.argv[1:])
             self._write(0, self._start)
         self.spent += time.thread_time() - began
@@ -181,7 +185,8 @@ class Snapshots:
         if state is None or holds_live(state, tensors):
             number = 1 + self._saves % KEPT_SAVES
             self._saves += 1
-            document = self._taken(SAVE, tensors, saved_beside(state, tensors))
+            own = own_in(state, own_tensors(storages_of(tensors))) if state is not None else {}
+            document = self._taken(SAVE, tensors, saved_beside(state, tensors), own)
             document["holds_schedule"] = holds_schedule(state)
             self._last = (now, number, document)
             self._add_path(path)
@@ -219,13 +224,14 @@ class Snapshots:
         self._write(number, document)
 
     def _taken(
-        self, when: str, tensors: dict[str, Named], beside: Named | None, made_before: int = 0
+        self, when: str, tensors: dict[str, Named], beside: Named | None, own: dict[str, int], made_before: int = 0
     ) -> dict[str, Any]:
-        """`beside`: the copies that no module holds; None where nobody has looked."""
+        """`beside`: the copies that no module holds; None where nobody has looked. `own`: what the user's objects hold."""
         digests = {kind: digests_of(named) for kind, named in tensors.items()}
         digests[MOMENTS] = by_parameter(digests[MOMENTS])
         if beside is not None:
             digests[BESIDE] = digests_of(beside)
+        digests[OWN] = own
         weights = list(tensors[WEIGHTS].values())
         return {
             "when": when,

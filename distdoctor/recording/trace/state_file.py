@@ -19,6 +19,7 @@ MOST_TENSORS = 4096  # of each kind
 LARGEST_BYTES = 8 << 20  # of one document
 WEIGHTS, BUFFERS, MOMENTS, COPIES = "weights", "buffers", "moments", "copies"
 BESIDE = "beside"  # copies that no module holds: of a save those in it, of a start whatever may be one
+OWN = "own"  # tensors in objects of the user's own: of a save those in it, of a start all that can be reached
 LR, SCALE, SCHEDULE = (
     "lr",
     "scale",

@@ -16,6 +16,9 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  since another model with these names may be trained.
                  Copies of the model that no module holds (averages in a dictionary) are searched for by their bits: none of
                  those that this rank saved is anywhere in its memory when training goes on.
+                 Tensors in objects of yours that the checkpoint holds are followed by their bits, too: begun as at first,
+                 though the save holds another value (possible, for they may be counted anew on purpose); or begun on all ranks
+                 as one of them had saved its own, though they differed between ranks whenever they were looked at (likely).
                  Of replicas that part in a step, some had loaded the state of optimizer or schedule, and others not: likely.
                  So are ranks that load the model and no ZeroRedundancyOptimizer, where others load theirs.
                  An object of yours that holds the optimizer, or an averaged copy of the model, and counts in an attribute, is
@@ -36,6 +39,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
+from distdoctor.diagnosis.checkpoint.kept_by_each import HeldByAll, held_by_all
 from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards
 from distdoctor.diagnosis.checkpoint.restored import (
     AHEAD,
@@ -64,7 +68,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.replay import Replay
 from distdoctor.recording.trace.events import Loading, StateLoaded, Untied
-from distdoctor.recording.trace.state_file import BESIDE, COPIES, MOMENTS, SCHEDULE, UPDATES, WEIGHTS
+from distdoctor.recording.trace.state_file import BESIDE, COPIES, MOMENTS, OWN, SCHEDULE, UPDATES, WEIGHTS
 
 _IN_PARTS = "ZeroRedundancyOptimizer"
 
@@ -98,6 +102,8 @@ def examine(
         raise NotApplicable("no earlier run of this program left a save next to this one")
     if restored.misplaced is not None:
         yield _misplaced(restored.misplaced, restored, recording)
+    for held in held_by_all(restored, gradients) if gradients is not None else ():
+        yield _held_by_all(held, restored, recording)
     alike: dict[tuple[str, ...], list[Continuation]] = defaultdict(list)
     for one in (_that_matter(each, recording) for each in restored.ranks.values()):
         if one.pieces and not one.is_another_training:
@@ -223,6 +229,7 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     pieces, document = first.pieces, first.save.document
     load, some = where_loaded(restored, recording, ranks), len(found) < len(restored.ranks)
     only_noise = all(piece.kind == RNG for piece in pieces)
+    only_own = all(piece.kind == OWN for piece in pieces)  # a meter may begin anew on purpose
     meant = some or bool(first.restored) or first.start.document.resumes
     saved = Place(first.save.site, (first.save.rank,), f"saved here, at step {document.step}")
     places = (Place(load, ranks, "resumes from it"),) if load else ()
@@ -244,7 +251,7 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     return Finding(
         title=f"{named(ranks)} resumed from step {document.step} {how}",
         ranks=ranks,
-        confidence=LIKELY if meant else POSSIBLE,
+        confidence=LIKELY if meant and not only_own else POSSIBLE,
         severity=NOTE if only_noise else WARNING,
         place=rebuilt or moved or load or first.save.site,
         places=(
@@ -441,6 +448,38 @@ def _misplaced(found: MisplacedShards, restored: Restored, recording: Recording)
             ),
         ),
         at_ns=save.document.wall_ns,
+    )
+
+
+def _held_by_all(held: HeldByAll, restored: Restored, recording: Recording) -> Finding:
+    """Ranks that began with what another had kept for itself."""
+    load, save = where_loaded(restored, recording, held.ranks), held.first.save
+    name, more = held.names[0], f" and {len(held.names) - 1} more" if len(held.names) > 1 else ""
+    return Finding(
+        title=f"{named(held.ranks)} resumed from step {save.document.step} with what rank {save.rank} keeps for itself: {name}"
+        f"{more}",
+        ranks=held.ranks,
+        confidence=LIKELY,
+        place=save.site or load,
+        places=(
+            Place(save.site, (save.rank,), f"saves its own, at step {save.document.step}"),
+            *((Place(load, held.ranks, "resume from it"),) if load else ()),
+        ),
+        evidence={
+            "saved_step": save.document.step,
+            "saved_by": save.rank,
+            "names": list(held.names[:8]),
+            "looks": held.looks,
+        },
+        why=f"{name} differed between rank {save.rank} and {named(held.ranks)} in {held.looks} looks, and began, to the bit, as "
+        f"rank {save.rank} had saved it: what the others had kept is lost, and that of rank {save.rank} counts more than once",
+        prescriptions=(
+            Prescription(
+                "restore-everything",
+                change="gather_object what each rank keeps into the checkpoint (or write one file a rank), and load parts[rank]",
+            ),
+        ),
+        at_ns=held.first.start.document.wall_ns,
     )
 
 

@@ -149,7 +149,16 @@ def _stream_finding(shared: SharedStream) -> Finding:
             "same epoch"
         )
         + "; no sample came twice to one rank, so shares of one common order would be disjoint",
-        prescriptions=(Prescription("same-order-before-sharding", effect="disjoint shares that cover the stream"),),
+        prescriptions=(
+            Prescription(
+                "same-order-before-sharding",
+                change=""
+                if share.shuffled
+                else "list what is shared out in one order on all ranks (sorted by name), and take the "
+                "rank's share of that",
+                effect="disjoint shares that cover the stream",
+            ),
+        ),
         at_ns=one.started_ns,
     )
 
