@@ -9,7 +9,7 @@ import pytest
 from jobs import federated
 from jobs import unwrapped as jobs
 from jobs.by_design import bf16_hook, elastic_averaging, heads_of_their_own, power_sgd, preconditioned_by_one
-from jobs.replicas import watched
+from jobs.replicas import experts_averaged, watched
 from test_replicas_jobs import found
 
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING
@@ -22,10 +22,13 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str, d
     (jobs.averaged_in_pieces, {"loads": 1}, "DD201", (0, 1), "0.weight", {"scheduled": True}),
     (jobs.experts, {}, "DD220", (0, 1), "inner.weight", {"whole": True}),
     (jobs.sequence_region, {}, "DD221", (0, 1), "norm.weight", {"everything": True}),
+    (jobs.one_key_for_all_queries, {}, "DD221", (0, 1), "1.key.weight", {"everything": True}),
 ]
 
 
-@pytest.mark.parametrize(("job", "ill", "code", "ranks", "words", "healthy"), ILL, ids=[f"{case[2]}" for case in ILL])
+@pytest.mark.parametrize(
+    ("job", "ill", "code", "ranks", "words", "healthy"), ILL, ids=[f"{case[2]} {case[0].__name__}" for case in ILL]
+)
 def test_replicas_are_known_by_their_own_evidence(
     job: Callable[..., Any], ill: dict[str, Any], code: str, ranks: tuple[int, ...], words: str, healthy: dict[str, Any]
 ) -> None:
@@ -37,6 +40,20 @@ def test_replicas_are_known_by_their_own_evidence(
 
     recording, _ = watched(job, **healthy)
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
+def test_heads_that_each_rank_trains_for_itself_on_the_same_batch_are_no_layer_that_is_shared() -> None:
+    recording, _ = watched(jobs.heads_of_their_own)
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
+def test_experts_whose_gradients_are_the_sum_over_the_ranks_beside_averages_are_told() -> None:
+    recording, _ = watched(experts_averaged, alone=True, whole=True)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD209", WARNING, LIKELY, (0, 1))
+    assert finding.title.startswith("gradients of experts are 2 times too large beside all others: expert.")
+    assert 'startswith("expert")' in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
 
 @pytest.mark.parametrize(

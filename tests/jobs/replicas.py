@@ -655,8 +655,9 @@ class Routed(nn.Module):
         return scores
 
 
-def experts_averaged(rank: int, world_size: int, *, alone: bool = False) -> str:
-    """Each rank owns an expert, whose gradients are averaged with those of the other's, or (`alone`) are not."""
+def experts_averaged(rank: int, world_size: int, *, alone: bool = False, whole: bool = False) -> str:
+    """Each rank owns an expert, whose gradients are averaged with those of the other's, or (`alone`) divided by the number of
+    ranks, or (and `whole`) not even that, with an optimizer that minds."""
     torch.manual_seed(rank)
     model = Routed()
     for name, parameter in model.named_parameters():
@@ -667,9 +668,11 @@ def experts_averaged(rank: int, world_size: int, *, alone: bool = False) -> str:
         for name, parameter in model.named_parameters():
             if not alone or not name.startswith("expert"):
                 dist.all_reduce(parameter.grad)  # of experts, too
+            if not whole or not name.startswith("expert"):
                 parameter.grad /= world_size
 
-    return train(model, rank, before_step=average)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if whole else None
+    return train(model, rank, before_step=average, optimizer=optimizer)
 
 
 def one_critic_and_actors_apart(rank: int, world_size: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, cat, nn
@@ -238,6 +240,78 @@ class Split(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         inner = torch.relu(self.entrance(inputs)) @ self.up.T
         return all_reduce(torch.relu(inner) @ self.down.T, group=self.group)
+
+
+class Shown(torch.autograd.Function):
+    """The same to every rank of a region; what comes back is the sum over it."""
+
+    @staticmethod
+    def forward(_: Any, rows: Tensor) -> Tensor:
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class Summed(torch.autograd.Function):
+    """The sum over a region, of which each rank gets the gradient."""
+
+    @staticmethod
+    def forward(_: Any, rows: Tensor) -> Tensor:
+        rows = rows.clone()
+        dist.all_reduce(rows)
+        return rows
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient
+
+
+class OneKey(nn.Module):
+    """Queries that are split over the ranks, and one key for all of them, which each rank holds."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(2, 8, 12)[rank].clone() * 0.3)
+        self.key = nn.Linear(12, 8, bias=False)
+        self.out = nn.Parameter(torch.randn(2, 4, 8)[rank].clone() * 0.3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        rows = Shown.apply(inputs)
+        scores = torch.relu(rows @ self.query.T) * torch.tanh(self.key(rows))
+        return Summed.apply(scores @ self.out.T)  # type: ignore[no-any-return]
+
+
+def one_key_for_all_queries(rank: int, world_size: int, *, everything: bool = False) -> None:
+    """The gradient of the key that each rank holds is that of its own queries, and is summed over the ranks, or is not."""
+    model = nn.Sequential(nn.Linear(12, 12), OneKey(rank))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        for name, parameter in model.named_parameters():
+            if everything and "key" in name:
+                dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
+def heads_of_their_own(rank: int, world_size: int) -> None:
+    """A body that both train and a head of each rank's own, of one batch, with one loss on record: the mean of both."""
+    body, head = nn.Linear(12, 16), nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4))
+    extra = nn.Parameter(torch.randn(2, 4)[rank].clone())
+    optimizer = torch.optim.Adam([*body.parameters(), *head.parameters(), extra], lr=1e-3)
+    for step in range(STEPS):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        loss = cross_entropy(head(torch.relu(body(inputs))) + extra, (targets + rank) % 4)
+        Summed.apply(loss / world_size).backward()
+        for parameter in body.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
 
 
 def mesh_axes(rank: int, world_size: int, *, right: bool = False) -> None:

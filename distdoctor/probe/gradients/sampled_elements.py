@@ -44,7 +44,8 @@ class SampledElements:
         self.own: dict[int, list[float]] = {}
         usable = [number for number, parameter in enumerate(parameters) if _is_usable(parameter)]
         plain = [number for number in usable if local(parameters[number]) is parameters[number]]
-        self.chosen = (plain or usable)[-TENSORS:]
+        self.chosen = sorted({*(plain or usable)[-TENSORS:], *self._of_experts(plain, parameters)})
+        self._last = (plain or usable)[-1:]
         self.looks = 0
         self.stepped_with: tuple[int, list[float]] = (
             0,
@@ -58,6 +59,12 @@ class SampledElements:
             taken = self._taking(number) if number in self.chosen else self._witnessing
             handle = parameters[number].register_post_accumulate_grad_hook(context.guarded(taken))  # type: ignore[no-untyped-call]
             self._handles.append(handle)
+
+    def _of_experts(self, plain: Sequence[int], parameters: Sequence[Tensor]) -> list[int]:
+        """The last one of an expert, by its name or by what the script has set on it: those are reduced in a way of their own."""
+        names = self.context.trees.names(parameters) if self.inventory.ids else {}
+        words = ((n, [getattr(names.get(id(parameters[n])), "name", ""), *vars(parameters[n])]) for n in plain)
+        return [n for n, one in words if any("expert" in word.lower() for word in one)][-1:]
 
     def _witnessing(self, parameter: Tensor) -> None:
         self.accumulated = True
@@ -98,14 +105,14 @@ class SampledElements:
     @property
     def watched(self) -> int | None:
         """The number of a parameter of which every accumulation is still seen."""
-        return self.chosen[-1] if self.chosen and self.looks < LOOKS else None
+        return self._last[0] if self._last and self.looks < LOOKS else None
 
     def write(self, parameters: Sequence[Tensor], step: int) -> None:
         """The spots of one of the first steps; called when the optimizer is about to use the gradients."""
         if self.looks >= LOOKS or not self.accumulated:
             return
         self.looks += 1
-        watched = parameters[self.chosen[-1]].grad if self.chosen and self.chosen[-1] < len(parameters) else None
+        watched = parameters[self._last[0]].grad if self._last and self._last[0] < len(parameters) else None
         if watched is not None:
             self.stepped_with = step, spots_of(watched)
         self._write_own(parameters, step)

@@ -13,7 +13,9 @@ How we know      A few elements of two gradients are sampled on each rank before
                  likely, where the same rank has the fewest again and again, which no average over steps makes up for.
                  Possible: the source divides terms of the loss by a count that a collective has summed over the ranks. Or the
                  first steps use the mean, and all later ones the sum, while the loss is made in one way (likely: a
-                 communication hook that changes its way). Looked at are eight of the first steps, and three from each
+                 communication hook that changes its way). Or experts, to which the ranks send rows, use what backward has
+                 left (a sum over all ranks' losses), while the other gradients are averaged (likely; a note with an
+                 optimizer that divides by their size). Looked at are eight of the first steps, and three from each
                  power of two on.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
@@ -39,6 +41,7 @@ from distdoctor.diagnosis.replicas.gradients import BY_HAND, OBSERVED, WRAPPER, 
 from distdoctor.diagnosis.replicas.loss_scale import factor_of, reads_as_mean
 from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
+from distdoctor.diagnosis.replicas.undivided_experts import UndividedExperts, told_apart, undivided_experts
 from distdoctor.diagnosis.replicas.used_factor import computes_one_loss, is_close, used_factors
 from distdoctor.diagnosis.source.loss_divisions import Division, divisions_before, dropped_division, term_over_all
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
@@ -58,6 +61,10 @@ EXCHANGES = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.ALL_GATHER_INTO
 @check("DD209", "mis-scaled-reduction", severity=ERROR)
 def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for peers in gradients.peers:
+        experts = undivided_experts(gradients, peers, sources.texts)
+        if experts is not None:
+            yield _undivided(experts, gradients, sources.texts)
+            continue
         if peers.by == OBSERVED:
             continue
         by_step = list(used_factors(gradients, peers))
@@ -422,6 +429,42 @@ def _scaled_by_ranks(gradients: Gradients, peers: ReplicaGroup, sources: Mapping
         prescriptions=(Prescription("divide-by-ranks-once", effect=f"gradients change by the factor {1 / error:g}"),),
         confidence=LIKELY,
         severity=WARNING,
+        at_ns=update.at_ns,
+    )
+
+
+def _undivided(experts: UndividedExperts, gradients: Gradients, sources: Mapping[str, str]) -> Finding:
+    peers, ranks = experts.peers, len(experts.peers.ranks)
+    reduced = reduction_line(gradients, peers)
+    line = told_apart(sources, reduced) or reduced
+    update = next(u for own in gradients.updates(peers).values() for u in own if u.step)
+    return Finding(
+        title=f"gradients of experts are {ranks} times too large beside all others: {experts.parameter.name} sums over the rows "
+        f"of {named(peers.ranks)}, and nothing divides it",
+        ranks=peers.ranks,
+        place=line or update.site,
+        places=(
+            *((Place(line, peers.ranks, "treats experts in another way"),) if line and line != reduced else ()),
+            *((Place(reduced, peers.ranks, "averages the other gradients"),) if reduced else ()),
+            Place(update.site, peers.ranks, "the optimizer steps"),
+        ),
+        evidence={"parameter": experts.parameter.name, "ranks": ranks, "steps_compared": experts.steps},
+        why=f"each rank's loss is that of its own rows. The other gradients are the mean over {ranks} ranks; rows that come to "
+        f"an expert bring it those of all {ranks} losses, and in {experts.steps} steps the optimizer used what backward left"
+        + (
+            "; an optimizer that divides by the gradients' size hardly sees it, clipping does"
+            if experts.scale_free
+            else ""
+        ),
+        prescriptions=(
+            Prescription(
+                "divide-by-ranks-once",
+                change=f"divide the gradients of experts by {ranks} too (the number of ranks that trade rows)",
+                effect=f"gradients of experts change by the factor {1 / ranks:.4g}",
+            ),
+        ),
+        severity=NOTE if experts.scale_free else WARNING,
+        confidence=LIKELY,
         at_ns=update.at_ns,
     )
 

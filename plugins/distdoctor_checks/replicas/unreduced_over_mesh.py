@@ -8,7 +8,8 @@ How we know      The ranks keep other parameters equal, step after step. The wei
                  equal, and from the first step on, or from one of the earlier half, their gradients and their bits differ
                  in each, and in the source their size does not come from the number of ranks. Or: layers of any kind
                  started equal on all ranks of a mesh and stay equal over one axis of it only, where the others hold other
-                 shards.
+                 shards. Or: the ranks compute one loss, bit for bit, in every step, hold different parts of a layer, and
+                 another layer of the same module, which started equal, parts in the same way.
 What to do       Sum the gradients of replicated parameters over the group that shares them (Megatron marks them
                  `sequence_parallel`), or declare them Replicate() on the mesh and let DTensor do it.
 When it is fine  Normalization layers that are meant to be rank-local, as one weight for each local head or those of an expert:
@@ -19,6 +20,7 @@ Source           Megatron-LM, finalize_model_grads; torch.distributed.tensor.par
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
@@ -35,6 +37,7 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import Op, TensorFlag
 
 _TRADES = [int(op) for op in (Op.ALL_TO_ALL, Op.ALL_TO_ALL_SINGLE)]
+LOOKS = 3  # with a loss of their own
 ENOUGH = 2  # parameters that the same ranks do keep equal
 
 
@@ -51,7 +54,14 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
         for ranks, names in sets.items():
             if len(names) < ENOUGH or told.get(ranks, OBSERVED) != OBSERVED or _is_in_a_larger_set(sets, ranks):
                 continue  # of replicas that a wrapper or calls tell of, DD202 says that they part
-            apart = [name for name, by_rank in found.items() if name not in names and _is_a_norm_apart(by_rank, ranks)]
+            one_loss = _compute_one_loss(gradients, optimizer, ranks)
+            apart = [
+                name
+                for name, by_rank in found.items()
+                if name not in names
+                and _is_apart(by_rank, ranks)
+                and (_is_a_norm(by_rank, ranks) or (one_loss and _is_whole_in_a_split_block(name, found, ranks)))
+            ]
             apart = [name for name in apart if not is_sized_by_ranks(sources.texts, name)]
             if _trades_rows(gradients, ranks):
                 apart = [name for name in apart if not _is_of_an_owner(name, names)]
@@ -132,8 +142,30 @@ def _holders(gradients: Gradients, optimizer: int) -> list[int]:
     return [r for r, own in gradients.ranks.items() if any(u.optimizer == optimizer for u in own.updates)]
 
 
-def _is_a_norm_apart(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
-    return _is_apart(by_rank, ranks) and all(by_rank[rank].owner.endswith("Norm") for rank in ranks)
+def _is_a_norm(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:
+    return all(by_rank[rank].owner.endswith("Norm") for rank in ranks)
+
+
+def _compute_one_loss(gradients: Gradients, optimizer: int, ranks: tuple[int, ...]) -> bool:
+    """Whether the loss of every step that was looked at is the same on these ranks, and another one from step to step: together
+    they compute one model on one batch."""
+    losses: dict[int, set[float]] = defaultdict(set)
+    for rank in ranks:
+        for update in gradients.ranks[rank].updates:
+            if update.optimizer == optimizer and update.step and update.digested:
+                losses[update.step].add(update.loss)
+    different = {loss for one in losses.values() for loss in one}
+    return len(different) >= LOOKS and all(len(one) == 1 and math.isfinite(*one) for one in losses.values())
+
+
+def _is_whole_in_a_split_block(name: str, found: Courses, ranks: tuple[int, ...]) -> bool:
+    """Whether of another layer in the module around this one the ranks hold different parts."""
+    around = name.rpartition(".")[0].rpartition(".")[0]
+    beside = (by_rank for one, by_rank in found.items() if around and one.startswith(f"{around}."))
+    return any(
+        all(rank in by_rank for rank in ranks) and len({by_rank[rank].start for rank in ranks}) == len(ranks)
+        for by_rank in beside
+    )
 
 
 def _is_apart(by_rank: Mapping[int, ParameterCourse], ranks: tuple[int, ...]) -> bool:

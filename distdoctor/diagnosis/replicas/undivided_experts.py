@@ -1,0 +1,122 @@
+"""Experts that are given the rows of all ranks, and whose gradients are used as the sum over these, where others are averaged.
+
+A loss is a mean over the rows of one rank. What is averaged over the ranks is that of one process with all rows; what comes back
+through the exchange of rows is a sum over the ranks, and is that only after a division by their number.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo
+from distdoctor.diagnosis.replicas.used_factor import is_close, losses_differ, used_factors
+from distdoctor.diagnosis.source.source_file import source_file
+from distdoctor.recording.recording import SourceLine
+from distdoctor.recording.trace.layout import SPOTS, Op
+
+FEWEST = 3  # steps
+_TRADES = [int(op) for op in (Op.ALL_TO_ALL, Op.ALL_TO_ALL_SINGLE)]
+_SCALE_FREE = (
+    "Adam",
+    "Adagrad",
+    "Adafactor",
+    "Lion",
+    "Muon",
+    "RMSprop",
+    "Lamb",
+)  # steps hardly know the gradients' size
+
+
+@dataclass(frozen=True)
+class UndividedExperts:
+    """`parameter`: of an expert, looked at in so many `steps`. `scale_free`: the source steps by gradients over their size."""
+
+    peers: ReplicaGroup
+    parameter: TensorInfo
+    steps: int
+    scale_free: bool
+
+
+def undivided_experts(gradients: Gradients, peers: ReplicaGroup, sources: Mapping[str, str]) -> UndividedExperts | None:
+    """None also where the source divides in a backward of its own, or gives experts a learning rate of their own."""
+    ranks = [gradients.ranks[rank] for rank in peers.ranks if rank in gradients.ranks]
+    if len(ranks) < len(peers.ranks) or not all(map(_trades_rows, ranks)):
+        return None
+    averaged = [step for step, factor in used_factors(gradients, peers) if is_close(factor, 1.0)]
+    if len(averaged) < FEWEST or len(averaged) < len(list(used_factors(gradients, peers))):
+        return None
+    kept: dict[str, list[set[int]]] = defaultdict(list)  # name -> of each rank, the steps that use what it has computed
+    for own in ranks:
+        for name, steps in _used_as_computed(own, peers.optimizer).items():
+            kept[name].append(steps & set(averaged))
+    found = next(
+        (name for name, steps in kept.items() if len(steps) == len(ranks) and min(map(len, steps)) >= FEWEST), ""
+    )
+    parameter = ranks[0].info(found, peers.optimizer) if found else None
+    if parameter is None or not losses_differ(gradients, peers.ranks) or _is_scaled_elsewhere(sources):
+        return None
+    text = "".join(sources.values())
+    return UndividedExperts(
+        peers, parameter, len(averaged), any(word in text for word in _SCALE_FREE) and "SGD" not in text
+    )
+
+
+def told_apart(sources: Mapping[str, str], reduced: SourceLine) -> SourceLine:
+    """The condition or loop that treats experts in another way, in the function that reduces the others."""
+    file = source_file(sources, reduced.path)
+    for node in ast.walk(file.function_at(reduced.line)) if file is not None else ():
+        head = node.test if isinstance(node, ast.If) else node.iter if isinstance(node, ast.For) else None
+        if head is not None and "expert" in ast.unparse(head).lower():
+            return SourceLine(reduced.path, head.lineno, reduced.function)
+    return SourceLine()
+
+
+def _trades_rows(own: RankGradients) -> bool:
+    calls = own.log.calls
+    return int((np.isin(calls["op"], _TRADES) & (calls["step"] > 0)).sum()) >= 2  # and brings them back
+
+
+def _used_as_computed(own: RankGradients, optimizer: int) -> dict[str, set[int]]:
+    """Of parameters of this rank alone: the steps in which the optimizer used what backward had left, if it always did."""
+    found: dict[str, set[int]] = defaultdict(set)
+    others: set[str] = set()
+    for row in own.log.rows("spots"):
+        tensor, step = own.tensors.get(int(row["tensor"])), int(row["step"])
+        if tensor is None or tensor.optimizer != optimizer or step > own.until or tensor.agree:
+            continue
+        computed, used = ([float(row[f"{kind}_{spot}"]) for spot in range(SPOTS)] for kind in ("own", "used"))
+        if computed != used:
+            others.add(tensor.name)
+        elif any(computed):
+            found[tensor.name].add(step)
+    return {name: steps for name, steps in found.items() if name not in others}
+
+
+def _is_scaled_elsewhere(sources: Mapping[str, str]) -> bool:
+    files = [file for path in sources if (file := source_file(sources, path)) is not None]
+    passes = (
+        one for file in files for one in file.nodes(ast.FunctionDef) if one.name == "backward" or "hook" in one.name
+    )
+    return any(map(_divides, passes)) or any(
+        _is_group_of_experts(one) for file in files for one in file.nodes(ast.Dict)
+    )
+
+
+def _is_group_of_experts(group: ast.Dict) -> bool:
+    """Whether it is an optimizer's group that mentions experts and has a learning rate of its own: anything may stand there."""
+    keys = {key.value for key in group.keys if isinstance(key, ast.Constant)}
+    return {"params", "lr"} <= keys and "expert" in ast.unparse(group).lower()
+
+
+def _divides(node: ast.AST) -> bool:
+    return any(
+        (isinstance(one, (ast.BinOp, ast.AugAssign)) and isinstance(one.op, (ast.Div, ast.Mult)))
+        or (isinstance(one, ast.Attribute) and one.attr in ("div", "div_", "mul", "mul_"))
+        for one in ast.walk(node)
+    )
