@@ -217,6 +217,7 @@ def _order(finding: Finding) -> tuple[int, bool, int, int, int, str, tuple[int, 
 
 
 def _hangs(finding: Finding) -> bool:
-    """Whether ranks that live wait for ever because of it: that is what the job is asked about. What has ended a rank may follow
-    from something earlier, so there time decides."""
-    return finding.stalls is Stalls.FOREVER and not any(is_end(fact) for fact in finding.explains)
+    """Whether ranks that live wait because of it, for ever or as long as anybody looked: that is what the job is asked about.
+    What has ended a rank may follow from something earlier, so there time decides."""
+    waits = finding.stalls is Stalls.FOREVER or (finding.stalls is Stalls.MAYBE and finding.severity == ERROR)
+    return waits and not any(is_end(fact) for fact in finding.explains)

@@ -143,6 +143,7 @@ _BAR = re.compile(r"([^\r%|]{0,200}?):?\s{0,10}\d{1,3}%\|[^|]{0,400}\| (\d{1,18}
 _AFTER_A_BAR = re.compile(r"(?<=[a-z]\])(?=\[(?:[a-z]{1,20}\d{1,7}\]:|E ))")  # another's line that runs into it
 _BAR_LINES = 50  # between a bar and the timeout of those who wait for whoever draws it
 LONGEST_LINE = 4000  # letters; the lines that tell something are shorter
+_DIGITS = re.compile(r"(\d{40})\d+")  # no number, and patterns that begin with one try it from every digit on
 # What a line must hold to be looked at: all the others are let go at once.
 _TELLING = re.compile(
     r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
@@ -322,7 +323,7 @@ def parse_lines(lines: Iterable[str]) -> Recording:
         training.see(last, line)
         spoken.see(last, line)
         if _TELLING.search(line):
-            telling.append(last, _COLOUR.sub("", line))
+            telling.append(last, _DIGITS.sub(r"\1", _COLOUR.sub("", line)))
     printed = PrintedRanks(line for _, line in telling)
     faults = _faults(telling, printed)
     clues = _with_groups(tuple(_with_details(_clues(telling, printed))))

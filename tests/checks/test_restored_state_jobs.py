@@ -202,30 +202,25 @@ def test_an_average_is_missed_within_one_run_too(forgets: bool, tmp_path: Path) 
     assert [one.title for one in found(tmp_path, "one")] == ([LOST] if forgets else [])
 
 
-RESTS = {
-    "first": (
-        "rank 1 resumed from step 12 with what rank 0 keeps for itself: Exchange.rest[0] and 3 more",
-        LIKELY,
-        (1,),
-    ),
-    "nothing": (
-        "rank 0 resumed from step 12 without restoring what the checkpoint holds of objects of your own",
-        POSSIBLE,
-        (0,),
-    ),
-    "own": None,
-    "mean": None,
-}
+OF_FIRST = "with what rank 0 keeps for itself: Exchange.rest[0] and 3 more", LIKELY, (1,)
+OF_NEXT = "with what other ranks keep for themselves: Exchange.rest[0] and 3 more", LIKELY, (0, 1)
+NOTHING = "without restoring what the checkpoint holds of objects of your own", POSSIBLE, (0,)
+RESTS = {"first": OF_FIRST, "next": OF_NEXT, "nothing": NOTHING, "own": None, "mean": None}
 
 
+@pytest.mark.parametrize("by_hand", [False, True], ids=["", "by hand"])
 @pytest.mark.parametrize("keeps", RESTS)
-def test_what_each_rank_keeps_for_itself_is_followed_through_a_checkpoint(keeps: str, tmp_path: Path) -> None:
-    looked_at = run(tmp_path, "one", job=jobs.with_a_rest, keeps=keeps)
+def test_what_each_rank_keeps_for_itself_is_followed_through_a_checkpoint(
+    keeps: str, by_hand: bool, tmp_path: Path
+) -> None:
+    looked_at = run(tmp_path, "one", job=jobs.with_a_rest, keeps=keeps, by_hand=by_hand)
+    told = [
+        (one.title.partition(" resumed from step 12 ")[2], one.confidence, one.ranks) for one in found(tmp_path, "one")
+    ]
     expected = RESTS[keeps]
-    assert [(one.title, one.confidence, one.ranks) for one in found(tmp_path, "one")] == (
-        [expected] if expected else []
-    )
-    assert run(tmp_path, "unwatched", "collectives", job=jobs.with_a_rest, keeps=keeps) == looked_at
+    assert told == ([expected] if expected else [])
+    unwatched = run(tmp_path, "unwatched", "collectives", job=jobs.with_a_rest, keeps=keeps, by_hand=by_hand)
+    assert unwatched == looked_at
 
 
 def test_a_save_in_the_midst_of_an_epoch_and_a_resumption_at_its_start_repeat_samples(tmp_path: Path) -> None:

@@ -388,24 +388,48 @@ class Exchange:
             parameter.grad.copy_(message / dist.get_world_size())
 
 
-def with_a_rest(rank: int, world_size: int, *, folder: str, keeps: str = "own") -> str:
+class Steps:
+    """Momentum of the user's own, without an optimizer of torch's."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.parameters, self.speed = list(net.parameters()), [torch.zeros_like(one) for one in net.parameters()]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter, speed in zip(self.parameters, self.speed, strict=True):
+            assert parameter.grad is not None
+            speed.mul_(0.9).add_(parameter.grad)
+            parameter -= 0.05 * speed
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"speed": self.speed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for mine, saved in zip(self.speed, state["speed"], strict=True):
+            mine.copy_(saved)
+
+
+def with_a_rest(rank: int, world_size: int, *, folder: str, keeps: str = "own", by_hand: bool = False) -> str:
     """Trains in two legs. What an exchange keeps is given back to its rank (`own`), to nobody (`nothing`), or that of rank 0 to
-    all (`first`); or the mean of all to all (`mean`), by the user's own decision."""
+    all (`first`); or the mean of all to all (`mean`), by the user's own decision. Or each rank writes its own file, and reads
+    that of the next one (`next`). `by_hand`: without an optimizer of torch's."""
     path, digest = f"{folder}/leg.pt", ""
     for leg in range(2):
         torch.manual_seed(0)
         net = Net()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+        optimizer = Steps(net) if by_hand else torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
         exchange = Exchange(net)
         if leg:
             state = torch.load(path)
             net.load_state_dict(state["net"])
             optimizer.load_state_dict(state["optimizer"])
-            rests = state["rest"][rank] if keeps == "own" else state["rest"]
+            rests = state["rest"][rank] if keeps in ("own", "next") else state["rest"]
+            if keeps == "next":
+                rests = torch.load(f"{folder}/rest-{(rank + 1) % world_size}.pt")
             for mine, saved in zip(exchange.rest, rests, strict=True):
                 mine.copy_(saved if keeps != "nothing" else mine)
         for step in range(12):
-            optimizer.zero_grad()
+            net.zero_grad()
             torch.manual_seed(1000 * leg + 10 * step + rank)
             cross_entropy(net(torch.randn(4, 20)), torch.randint(10, (4,))).backward()
             exchange()
@@ -417,7 +441,9 @@ def with_a_rest(rank: int, world_size: int, *, folder: str, keeps: str = "own") 
             gathered = [[torch.stack(one).mean(0) for one in zip(*gathered, strict=True)]]
         if rank == 0:
             held = {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save({**held, "rest": gathered if keeps == "own" else gathered[0]}, path)
+            torch.save({**held, "rest": gathered if keeps in ("own", "next") else gathered[0]}, path)
+        if keeps == "next":
+            torch.save(rest, f"{folder}/rest-{rank}.pt")
         dist.barrier()
         digest = digest_of_training(net)
     return digest

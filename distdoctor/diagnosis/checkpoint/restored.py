@@ -35,6 +35,7 @@ from distdoctor.recording.trace.state_file import (
 ROUNDED, RNG, AHEAD = "rounded weights", "random state", "schedule ahead"
 LEAST_GAP = 0.01  # of a learning rate: below it, one step of a schedule may lie between the save and the start
 LEAST_STEPS = 2  # of a schedule
+LEAST_LOOKS = 3  # in which ranks differ in what each keeps for itself
 TWICE = 1.5  # times the step at which it was saved: it was restored, and then stepped up to there once more
 LEAST_SAVED = 4  # steps, beyond which one more step of a schedule that counts samples doubles nothing
 
@@ -47,6 +48,17 @@ class Piece(NamedTuple):
     differing: int
     of: int
     words: str = ""
+
+
+class StateOfAnother(NamedTuple):
+    """What a rank begins with in objects of the user's own, and which is, to the bit, what another one had saved of its own.
+
+    `apart`: in how many looks the two differed in it, and in no later one they agreed. `own_was_saved`: another value."""
+
+    save: StateSnapshot
+    names: tuple[str, ...]
+    apart: int
+    own_was_saved: bool
 
 
 @dataclass(frozen=True)
@@ -62,9 +74,7 @@ class Continuation:
     initial: StateSnapshot | None
     pieces: tuple[Piece, ...]
     restored: tuple[str, ...]
-    of_another: tuple[
-        str, ...
-    ] = ()  # of the user's own objects, what holds, to the bit, what another rank had saved of its own
+    of_others: tuple[StateOfAnother, ...] = ()
 
     @property
     def is_another_training(self) -> bool:
@@ -159,7 +169,8 @@ def _continued(
     for rank, start in starts.items():
         save = best.for_rank(rank)
         if save is not None:
-            found[rank] = _compared(rank, start, save, initial.of(save, rank))
+            compared = _compared(rank, start, save, initial.of(save, rank))
+            found[rank] = replace(compared, of_others=tuple(_of_others(start, best.saves, starts, initial)))
     return found
 
 
@@ -176,8 +187,8 @@ def _gone_on_in_one_run(again: Mapping[int, StateSnapshot], own: list[StateSnaps
     return {
         rank: replace(one, pieces=tuple(forgot[rank]))
         for rank, one in found.items()
-        if (forgot[rank] or one.of_another)
-        and (MOMENTS in one.restored or SCHEDULE in one.restored)
+        if (forgot[rank] or one.of_others)
+        and (MOMENTS in one.restored or SCHEDULE in one.restored or not one.save.digests(MOMENTS))
         and not any(piece.kind in (WEIGHTS, ROUNDED) for piece in one.pieces)
     }
 
@@ -217,8 +228,7 @@ def _compared(rank: int, start: StateSnapshot, save: StateSnapshot, initial: Sta
     if any(piece.kind == SCHEDULE for piece in pieces) is False and _has_moved(SCHEDULE, start, initial):
         restored.append(SCHEDULE)
     pieces += _noise(start, save, initial)
-    other = _of_another(start, save, initial)
-    return Continuation(rank, start, save, initial, tuple(pieces), tuple(restored), other)
+    return Continuation(rank, start, save, initial, tuple(pieces), tuple(restored))
 
 
 def _tensors(kind: str, expected: Mapping[str, str], start: StateSnapshot) -> Piece | None:
@@ -258,12 +268,34 @@ def _own(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | Non
         yield Piece(OWN, tuple(anew[:3]), len(anew), len(expected))
 
 
-def _of_another(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> tuple[str, ...]:
-    """What another rank had saved of the user's own objects, and this one begins with."""
-    if initial is None or save.rank == start.rank:
-        return ()
-    first, now, saved = initial.digests(OWN), start.digests(OWN), _changed(OWN, save, initial)
-    return tuple(name for name, digest in saved.items() if name in first and now.get(name) == digest)
+def _of_others(
+    start: StateSnapshot, saves: Mapping[int, StateSnapshot], starts: Mapping[int, StateSnapshot], initial: _Starts
+) -> Iterator[StateOfAnother]:
+    """What other ranks had saved of the user's own objects, and this one begins with, though it keeps that for itself."""
+    now, own = start.digests(OWN), saves.get(start.rank)
+    mine = own.digests(OWN) if own is not None else {}
+    for rank, save in saves.items():
+        then = initial.of(save, rank)
+        if rank == start.rank or then is None:
+            continue
+        saved = {name: digest for name, digest in _changed(OWN, save, then).items() if name in then.digests(OWN)}
+        names = [name for name, digest in saved.items() if now.get(name) == digest != mine.get(name, "")]
+        looks = [(initial.of(save, rank), initial.of(save, start.rank)), (starts.get(rank), start)]
+        apart = {name: sum(_looks_apart(one, other, name) for one, other in looks) for name in names}
+        kept = tuple(name for name in names if name in mine or apart[name] >= LEAST_LOOKS)
+        if kept:
+            yield StateOfAnother(save, kept, apart[kept[0]], kept[0] in mine)
+
+
+def _looks_apart(one: StateSnapshot | None, other: StateSnapshot | None, name: str) -> int:
+    """In how many looks two ranks differed in it; 0 where they have agreed after that."""
+    if one is None or other is None or one.rank == other.rank:
+        return 0
+    mine, its = one.document.looks, other.document.looks
+    common = sorted(int(look) for look in mine.keys() & its.keys() if look.isdecimal())
+    differ = [mine[str(look)].get(name) != its[str(look)].get(name) for look in common]
+    since = differ.index(True) if True in differ else len(differ)
+    return len(differ) - since if all(differ[since:]) else 0
 
 
 def _is_brought_back(start: StateSnapshot, save: StateSnapshot) -> bool:

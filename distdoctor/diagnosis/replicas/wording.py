@@ -78,8 +78,9 @@ def in_other_orders(orders: Mapping[str, tuple[int, ...]]) -> str:
 def ordered_at(
     parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]], sources: Mapping[str, str]
 ) -> tuple[Place, ...]:
-    """Where the source makes the list of parameters in the order of a set."""
-    lines = lists_in_set_order(sources, parting.site.path)
+    """Where the source makes the list of parameters in the order of a set: in the file of the step, else in another one."""
+    near = sorted(sources, key=lambda path: path != parting.site.path)
+    lines = next((found for path in near if (found := lists_in_set_order(sources, path))), [])
     ranks = tuple(sorted(rank for own in orders.values() for rank in own))
     return tuple(Place(line, ranks, "in the order of a set, another one in each process") for line in lines[:2])
 

@@ -57,6 +57,7 @@ class LiveState:
         self._schedulers: list[_Made] = []
         self._scalers: list[_Made] = []
         self.count = 0  # of all that was made
+        self.has_optimizer = False  # one was made; else the script steps by itself
         self.scans = 0
         self._copies: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # found last by `tensors`, with what they wrap
 
@@ -65,6 +66,7 @@ class LiveState:
         known: list[_Made] = getattr(self, f"_{kind}")
         known[:] = [made for made in known if made.ref() is not None and made.ref() is not thing]
         self.count += 1
+        self.has_optimizer |= kind == "optimizers"
         known.append(_Made(self.count, weakref.ref(thing)))
 
     def has_new_optimizer(self, since: int) -> bool:
@@ -76,7 +78,10 @@ class LiveState:
         return [one for one in _living(self._optimizers, since) if getattr(one, "param_groups", None)]
 
     def trained(self, since: int = 0) -> dict[int, Tensor]:
-        """What optimizers hold, by `id`."""
+        """What optimizers hold, by `id`; of a script that steps by itself whatever may be trained."""
+        if not self.has_optimizer:
+            held = (p for root in self.trees.roots() for _, p in parameters_of(root))
+            return {id(p): p for p in held if p.requires_grad}
         return {id(p): p for one in self.optimizers(since) for group in one.param_groups for p in group["params"]}
 
     def tensors(self, since: int = 0) -> dict[str, Named]:

@@ -58,6 +58,7 @@ from distdoctor.recording.trace.state_file import (
 SHARE = 0.005  # of the time since the rank began
 FREE_SECONDS = 0.5
 PASSES = 2  # backward passes before which the random state is noted
+LOOKS = frozenset(1 << power for power in range(1, 11))  # passes before which the user's own objects are looked at
 MOST_FORWARDS = 20_000  # calls of modules in which the first one that trains is looked for
 _RESUMES = re.compile(r"resum|contin|restart|restor|ckpt|checkpoint", re.I)
 
@@ -79,6 +80,8 @@ class Snapshots:
         self._last: tuple[tuple[int, int], int, dict[str, Any]] | None = None
         self._hook: Any = None
         self._has_read = False  # a checkpoint
+        self._by_hand = False  # the start is that of a script which steps by itself
+        self._may_begin_anew = False  # one was read since the newest start, by a script that steps by itself
         self._may_go_on = False  # since the newest start something was saved or read, from which to go on
         self._trained_with = 0  # how much was made when the newest backward pass began
         self._made_before = 0  # what is left out of the newest start
@@ -104,6 +107,7 @@ class Snapshots:
     def reads(self) -> None:
         """A checkpoint is read."""
         self._has_read = True
+        self._may_begin_anew = bool(self._start) and not self.live.has_optimizer
         self.may_go_on()
 
     def may_go_on(self) -> None:
@@ -116,6 +120,11 @@ class Snapshots:
             self._may_go_on, self._made_before = False, self._trained_with
             if self._hook is None:
                 self._listen()
+
+    @property
+    def _step(self) -> int:
+        """Of a script that steps by itself the backward passes that have begun."""
+        return self.rank.step if self.live.has_optimizer else self._passes
 
     def _may_spend(self) -> bool:
         return self.spent <= FREE_SECONDS + SHARE * (time.monotonic() - self.began)
@@ -148,9 +157,11 @@ class Snapshots:
         tensors = self.live.tensors(self._made_before)
         beside = alive_beside(tensors) if self._has_read else None
         own = own_digests(own_tensors(storages_of(tensors)))
-        if self._start:
+        self._may_begin_anew, by_hand = False, not self.live.has_optimizer
+        if self._start and self._by_hand == by_hand:
             self._write(AGAIN_NUMBER, self._taken(AGAIN, tensors, beside, own, self._made_before))
         else:
+            self._by_hand = by_hand
             self._start = self._taken(START, tensors, beside, own)
             self._start["resumes"] = any(_RESUMES.search(word) for word in sys.argv[1:])
             self._write(0, self._start)
@@ -158,34 +169,55 @@ class Snapshots:
 
     def _backward(self, _: Any) -> None:
         self._trained_with = self.live.count
-        if self._passes >= PASSES or torch._C._current_graph_task_id() != -1 or watched():
-            return
         self._passes += 1
-        self._rng.append(rng_digest())
-        if self._passes == PASSES and self._start:
+        anew = self._may_begin_anew or not (self._start or self.live.has_optimizer)
+        early, looks = len(self._rng) < PASSES, self._passes in LOOKS
+        if not (anew or early or looks) or torch._C._current_graph_task_id() != -1 or watched():
+            return
+        if anew and self._may_spend():
+            self._begin()
+        if early:
+            self._rng.append(rng_digest())
+        if looks and self._start and self._may_spend():
+            self._look()
+        elif early and len(self._rng) == PASSES and self._start:
             self._start["rng"] = self._rng
             self._write(0, self._start)
+
+    def _look(self) -> None:
+        """What the user's objects hold before this pass: whether ranks share it shows."""
+        began = time.thread_time()
+        own = own_digests(own_tensors(storages_of(self.live.tensors())))
+        self._start["looks"][str(self._passes)] = {name: f"{one:016x}" for name, one in own.items()}
+        self._start["rng"] = self._rng
+        self._write(0, self._start)
+        self.spent += time.thread_time() - began
 
     # -- saves ---------------------------------------------------------------------------------------------------------------
 
     def saving(self, state: Any, path: str) -> None:
         """A checkpoint is about to be written; `state` is None where it was copied already."""
-        if threading.current_thread() is not threading.main_thread() or watched() or not self.live.optimizers():
+        if threading.current_thread() is not threading.main_thread() or watched():
+            return
+        if not (self.live.optimizers() or (self._by_hand and not self.live.has_optimizer)):
             return
         self.may_go_on()
-        now = self.rank.step, self._trained_with  # a training that is built anew counts its steps from nought
+        now = self._step, self._trained_with  # a training that is built anew counts its steps from nought
         if self._last is not None and self._last[0] == now:
             self._last[2]["holds_schedule"] |= holds_schedule(state)
+            if state is not None and self._may_spend():
+                own = own_in(state, own_tensors(storages_of(self.live.tensors())))
+                self._last[2]["digests"][OWN] |= {name: f"{one:016x}" for name, one in own.items()}
             self._add_path(path)
             return
-        if not self.rank.step or not self._may_spend():
+        if not self._step or not self._may_spend():
             return
         began = time.thread_time()
         tensors = self.live.tensors()
-        if state is None or holds_live(state, tensors):
+        own = own_in(state, own_tensors(storages_of(tensors))) if state is not None else {}
+        if state is None or own or holds_live(state, tensors):
             number = 1 + self._saves % KEPT_SAVES
             self._saves += 1
-            own = own_in(state, own_tensors(storages_of(tensors))) if state is not None else {}
             document = self._taken(SAVE, tensors, saved_beside(state, tensors), own)
             document["holds_schedule"] = holds_schedule(state)
             self._last = (now, number, document)
@@ -235,7 +267,7 @@ class Snapshots:
         weights = list(tensors[WEIGHTS].values())
         return {
             "when": when,
-            "step": self.rank.step,
+            "step": self._step,
             "wall_ns": time.time_ns(),
             "world_size": int(os.environ.get("WORLD_SIZE", "1") or 1),
             "program": _program(),
@@ -248,6 +280,7 @@ class Snapshots:
             "rng": self._rng if when != AGAIN else [],
             "resumes": False,
             "holds_schedule": False,
+            "looks": {},
             "digests": {kind: {name: f"{one:016x}" for name, one in named.items()} for kind, named in digests.items()},
         }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from distdoctor.probe.gradients.buffers import Buffers
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.tensors.module_trees import HeldParameter
-from distdoctor.probe.variables import attributes_of, held_by, reachable
+from distdoctor.probe.variables import attributes_of, reachable
 
 MOST = 16  # objects
 MOST_OF_ONE = 8  # attributes
@@ -60,24 +59,15 @@ class PlainObjects(Buffers):
 
 
 def _tensors_of(one: Any) -> Iterator[tuple[str, Tensor]]:
-    """Of an object the small tensors of real numbers without a gradient: attributes, in lists and dictionaries, arrays."""
-    numbers = (each for each in (*held_by(one), *_arrays_of(one)) if _is_wanted(each[1]))
-    return islice(numbers, MOST_OF_ONE)
-
-
-def _is_wanted(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and not tensor.requires_grad and 0 < tensor.numel() <= LARGEST
-
-
-def _arrays_of(one: Any) -> Iterator[tuple[str, Tensor]]:
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return
-    for name, value in list(attributes_of(one).items()):
-        if type(value) is numpy.ndarray and value.dtype in (numpy.float32, numpy.float64):
-            tensor = _as_tensor(value)
-            if tensor is not None:
-                yield name, tensor
+    """Of an object the attributes that are small tensors, or arrays, of real numbers, without a gradient."""
+    numpy, found = sys.modules.get("numpy"), 0
+    for name, value in list(attributes_of(one).items()):  # another thread may set more of them
+        if numpy is not None and type(value) is numpy.ndarray and value.dtype in (numpy.float32, numpy.float64):
+            value = _as_tensor(value)
+        plain = type(value) is Tensor and value.is_floating_point() and not value.requires_grad
+        if plain and 0 < value.numel() <= LARGEST and found < MOST_OF_ONE:
+            found += 1
+            yield name, value
 
 
 def _as_tensor(array: Any) -> Tensor | None:

@@ -17,8 +17,9 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  Copies of the model that no module holds (averages in a dictionary) are searched for by their bits: none of
                  those that this rank saved is anywhere in its memory when training goes on.
                  Tensors in objects of yours that the checkpoint holds are followed by their bits, too: begun as at first,
-                 though the save holds another value (possible, for they may be counted anew on purpose); or begun on all ranks
-                 as one of them had saved its own, though they differed between ranks whenever they were looked at (likely).
+                 though the save holds another value (possible, for they may be counted anew on purpose); or begun on a rank as
+                 another had saved its own, though it had saved another value itself, or they differed between the two
+                 whenever they were looked at (likely).
                  Of replicas that part in a step, some had loaded the state of optimizer or schedule, and others not: likely.
                  So are ranks that load the model and no ZeroRedundancyOptimizer, where others load theirs.
                  An object of yours that holds the optimizer, or an averaged copy of the model, and counts in an attribute, is
@@ -39,7 +40,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
-from distdoctor.diagnosis.checkpoint.kept_by_each import HeldByAll, held_by_all
 from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards
 from distdoctor.diagnosis.checkpoint.restored import (
     AHEAD,
@@ -102,8 +102,9 @@ def examine(
         raise NotApplicable("no earlier run of this program left a save next to this one")
     if restored.misplaced is not None:
         yield _misplaced(restored.misplaced, restored, recording)
-    for held in held_by_all(restored, gradients) if gradients is not None else ():
-        yield _held_by_all(held, restored, recording)
+    others = [one for one in restored.ranks.values() if one.of_others]
+    if others:
+        yield _of_others(others, restored, recording)
     alike: dict[tuple[str, ...], list[Continuation]] = defaultdict(list)
     for one in (_that_matter(each, recording) for each in restored.ranks.values()):
         if one.pieces and not one.is_another_training:
@@ -451,35 +452,41 @@ def _misplaced(found: MisplacedShards, restored: Restored, recording: Recording)
     )
 
 
-def _held_by_all(held: HeldByAll, restored: Restored, recording: Recording) -> Finding:
-    """Ranks that began with what another had kept for itself."""
-    load, save = where_loaded(restored, recording, held.ranks), held.first.save
-    name, more = held.names[0], f" and {len(held.names) - 1} more" if len(held.names) > 1 else ""
+def _of_others(found: Sequence[Continuation], restored: Restored, recording: Recording) -> Finding:
+    """Ranks that began with what others had kept for themselves."""
+    ranks, first = tuple(sorted(one.rank for one in found)), found[0].of_others[0]
+    load, save = where_loaded(restored, recording, ranks), first.save
+    givers = sorted({other.save.rank for one in found for other in one.of_others})
+    name, more = first.names[0], f" and {len(first.names) - 1} more" if len(first.names) > 1 else ""
+    keep = f"rank {givers[0]} keeps for itself" if len(givers) == 1 else "other ranks keep for themselves"
+    known = (
+        "had saved another value itself" if first.own_was_saved else f"differed from it in {first.apart} looks at both"
+    )
     return Finding(
-        title=f"{named(held.ranks)} resumed from step {save.document.step} with what rank {save.rank} keeps for itself: {name}"
-        f"{more}",
-        ranks=held.ranks,
+        title=f"{named(ranks)} resumed from step {save.document.step} with what {keep}: {name}{more}",
+        ranks=ranks,
         confidence=LIKELY,
         place=save.site or load,
         places=(
-            Place(save.site, (save.rank,), f"saves its own, at step {save.document.step}"),
-            *((Place(load, held.ranks, "resume from it"),) if load else ()),
+            *((Place(save.site, tuple(givers), f"saves its own, at step {save.document.step}"),) if save.site else ()),
+            *((Place(load, ranks, "resume from it"),) if load else ()),
         ),
         evidence={
             "saved_step": save.document.step,
-            "saved_by": save.rank,
-            "names": list(held.names[:8]),
-            "looks": held.looks,
+            "had_from": {one.rank: one.of_others[0].save.rank for one in found[:8]},
+            "names": list(first.names[:8]),
+            "looks": first.apart,
         },
-        why=f"{name} differed between rank {save.rank} and {named(held.ranks)} in {held.looks} looks, and began, to the bit, as "
-        f"rank {save.rank} had saved it: what the others had kept is lost, and that of rank {save.rank} counts more than once",
+        why=f"rank {found[0].rank} began, to the bit, with the {name} that rank {save.rank} had saved, and {known}: what it kept "
+        "is lost, and that of another counts in its place",
         prescriptions=(
             Prescription(
                 "restore-everything",
-                change="gather_object what each rank keeps into the checkpoint (or write one file a rank), and load parts[rank]",
+                change="let each rank load what it has saved itself: by its rank in the file's name, or parts[rank] of what "
+                "gather_object has brought into one checkpoint",
             ),
         ),
-        at_ns=held.first.start.document.wall_ns,
+        at_ns=found[0].start.document.wall_ns,
     )
 
 

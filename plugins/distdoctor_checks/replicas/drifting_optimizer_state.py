@@ -5,8 +5,10 @@ What it means    Momentum or another optimizer state of one parameter is not bit
 Why it hurts     The next steps use it, so the replicas are about to become different models.
 How we know      Digests of all bits of the optimizer state after a step (in `check-grads` also before it), compared where every
                  replica keeps one. Certain where the parameters of a later step have become different; likely where no later step
-                 was seen. A note behind a Join with uneven inputs: ranks that ran out of them early have made fewer steps, Join
-                 gives all the same weights again, and the first step behind it makes different ones of these.
+                 was seen. Optimizers that hold the same parameters in different orders (listed from a set of names) are given
+                 a state by position: that of another parameter. A note behind a Join with uneven inputs: ranks that ran out of
+                 them early have made fewer steps, Join gives all the same weights again, and the first step behind it makes
+                 different ones of these.
 What to do       Load the same optimizer state on every rank (a resumed run that loads it on rank 0 only causes this), and
                  change it in the same way on all ranks. Behind a Join broadcast it from a rank that had the most inputs, or let
                  ZeroRedundancyOptimizer join as well, which shadows the steps of the others.
@@ -18,15 +20,20 @@ Source           torch.optim.Optimizer.load_state_dict.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, NOTE, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.after_joins import LeftBehind, left_behind
-from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences, changed_between_steps, differing_state
+from distdoctor.diagnosis.replicas.divergence import (
+    ReplicaDivergence,
+    ReplicaDivergences,
+    changed_between_steps,
+    differing_state,
+)
 from distdoctor.diagnosis.replicas.tensor_differences import STATE, STATE_BEFORE
-from distdoctor.diagnosis.replicas.wording import by_rank, evidence, loaded_where, places, sides, tie, which
+from distdoctor.diagnosis.replicas.wording import by_rank, evidence, loaded_where, ordered_at, places, sides, tie, which
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 
@@ -35,6 +42,10 @@ from distdoctor.recording.recording import Recording
 def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found:
         if parting.what not in (STATE, STATE_BEFORE) and not differing_state(parting):
+            continue
+        orders = partings.gradients.other_orders(parting.peers)
+        if orders:
+            yield _by_position(parting, orders, sources)
             continue
         changed = changed_between_steps(parting, partings.gradients)
         loaded = loaded_where(parting, sources.texts)
@@ -56,6 +67,26 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
         )
     for one in left_behind(partings.gradients):
         yield _behind_a_join(one)
+
+
+def _by_position(parting: ReplicaDivergence, orders: Mapping[str, tuple[int, ...]], sources: Sources) -> Finding:
+    """The optimizers hold the same parameters in other orders: a state goes by the position."""
+    held = " and ".join(f"`{name}` on {named(ranks)}" for name, ranks in list(orders.items())[:3])
+    listed = ordered_at(parting, orders, sources.texts)
+    return Finding(
+        title=f"{parting.when}: the optimizer state of {which(parting)} differs: the optimizers hold the same parameters in "
+        "different orders",
+        ranks=parting.peers.ranks,
+        place=listed[0].site if listed else parting.site,
+        places=(*listed, *places(parting)),
+        evidence={**evidence(parting), "orders": {name: list(ranks) for name, ranks in orders.items()}},
+        why=f"where there is {held}, a state that is saved or loaded by position (optimizer.load_state_dict) is that of another "
+        "parameter on the other ranks",
+        prescriptions=(Prescription("one-order-everywhere"),),
+        confidence=parting.confidence,
+        at_ns=parting.at_ns,
+        explains=(parting.key,),
+    )
 
 
 def _behind_a_join(found: LeftBehind) -> Finding:
