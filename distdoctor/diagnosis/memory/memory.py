@@ -26,6 +26,8 @@ from distdoctor.recording.trace.layout import GRAPH_NODES, HOOKS, HolderFlag, Ph
 Numbers = NDArray[np.float64]
 MIB = 1 << 20
 LAZY_BUCKETS_SINCE = (2, 15)  # of torch: DistributedDataParallel takes lazy_bucket_allocation
+FEWEST = 5  # looks at which a holder has grown
+FEWEST_PILES = 4  # of hooks, which are seen when several of one function are on a module already
 FEWEST_SIZES = 8  # that the workers were seen to have
 MOST_POINTS = 200  # of which all pairs are compared
 
@@ -128,14 +130,14 @@ class Holder:
     @property
     def hook_growth(self) -> tuple[HeldBytes, ...]:
         """The same of hooks: all looks, where there were more of them again and again."""
-        return self._growing([look.length for look in self.looks]) if self.kind == HOOKS else ()
+        return self._growing([look.length for look in self.looks], FEWEST_PILES) if self.kind == HOOKS else ()
 
-    def _growing(self, amounts: Sequence[int]) -> tuple[HeldBytes, ...]:
+    def _growing(self, amounts: Sequence[int], least: int = FEWEST) -> tuple[HeldBytes, ...]:
         every = list(zip(self.looks, amounts, strict=True))
         # What grows once in an evaluation or an epoch is found unchanged in between; at the end that says that it has stopped.
         found = [one for number, one in enumerate(every) if number == 0 or one[1] != every[number - 1][1]]
         found += [] if found[-1:] == every[-1:] else every[-1:]
-        if len(found) < 5:
+        if len(found) < least:
             return ()
         pairs = pairwise(found)
         rates = [(more - less) / (later.step - look.step) for (look, less), (later, more) in pairs]

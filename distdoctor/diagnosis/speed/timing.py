@@ -259,7 +259,7 @@ class Arrivals:
 @dataclass(frozen=True)
 class Late:
     """What the others lose because of one rank: per step in nanoseconds (`least`: in four steps of five that or more), and the
-    share of steps in which it came last (0-1)."""
+    share of steps in which it came last (0-1), of those in which they met: once in `every` steps."""
 
     rank: int
     step: RobustMedian
@@ -267,6 +267,7 @@ class Late:
     share: float
     site: SourceLine
     total_ns: float
+    every: int = 1
 
 
 @dataclass(frozen=True)
@@ -339,12 +340,13 @@ class Timing:
                 continue
             table = np.stack([by_step[step] for step in sorted(by_step)])  # [steps, members]
             worst = table.argmax(axis=1)
+            every = round(float(np.median(np.diff(sorted(by_step)))))  # ranks that meet rarely are waited for as rarely
             for place, rank in enumerate(arrivals.ranks):
                 mine = table[:, place]
                 share = float(np.mean((worst == place) & (mine > 0)))
                 site = arrivals.late_at(place, list(by_step))
-                least = float(np.quantile(mine, 1 - ALWAYS))
-                found.append(Late(rank, RobustMedian.of(mine), least, share, site, float(mine.sum())))
+                least = float(np.quantile(mine, 1 - ALWAYS)) / every
+                found.append(Late(rank, RobustMedian.of(mine / every), least, share, site, float(mine.sum()), every))
         best: dict[int, Late] = {}
         for one in sorted(found, key=lambda late: -late.step.value):
             best.setdefault(one.rank, one)

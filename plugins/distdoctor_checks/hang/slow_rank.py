@@ -190,7 +190,8 @@ def _in_every_step(timing: Timing, late: Late, sources: Sources) -> Finding:
             "queued_ms": round(queued / MILLISECOND, 1),
         },
         why=f"it enters the collectives last in {late.share:.0%} of {late.step.count} steps, "
-        f"{lost:.1f} ms after the others (median, deviation {late.step.spread / MILLISECOND:.1f} ms)",
+        f"{lost * late.every:.1f} ms after the others (median, deviation {late.step.spread * late.every / MILLISECOND:.1f} ms)"
+        + (f"; they meet once in {late.every} steps" if late.every > 1 else ""),
         prescriptions=(
             Prescription(
                 "balance-ranks",

@@ -8,7 +8,7 @@ How we know      The user's variables, and objects whose method is registered as
                  after steps 3, 6, 9, 12, 18, 24, ..., and the hooks of one function are counted. A graph in which ever
                  more operations are older than the previous sample has grown with the steps (certain). A container whose
                  tensors take more bytes at every sample, at a rate that does not fall, over 24 steps and 16 MiB, is likely
-                 to keep growing; so are hooks of which there are more at each of five samples, and process groups of the same
+                 to keep growing; so are hooks of which there are more at each of four samples, and process groups of the same
                  ranks that are made at one line in eight steps or more and never destroyed. If no sampled variable
                  grows but the process (or the device) does, only that is reported, as a possibility.
 What to do       Keep numbers (`loss.item()`) or detached tensors; bound caches; detach the state between batches.
