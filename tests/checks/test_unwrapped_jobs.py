@@ -56,6 +56,17 @@ def test_experts_whose_gradients_are_the_sum_over_the_ranks_beside_averages_are_
     assert 'startswith("expert")' in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
 
+def test_a_sum_over_replicas_that_is_divided_by_the_rows_of_one_is_told() -> None:
+    recording, _ = watched(jobs.centred)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD209", WARNING, LIKELY, (0, 1))
+    assert "# of one rank" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+    recording, _ = watched(jobs.centred, by_all=True)
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [("a part", "# a part"), ("shown now and then", "# a part"), ("beside its blocks", "fully_shard(model.inner)")],

@@ -314,6 +314,26 @@ def heads_of_their_own(rank: int, world_size: int) -> None:
         optimizer.step()
 
 
+def centred(rank: int, world_size: int, *, by_all: bool = False) -> None:
+    """Keeps the mean of what the model gives over the ranks: a sum, divided by the rows of all, or of this rank."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(12, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    center = torch.zeros(4)
+    for step in range(STEPS):
+        inputs, targets = batch(2 * step + rank)
+        optimizer.zero_grad()
+        scores = model(inputs)
+        cross_entropy(scores - center, targets).backward()
+        optimizer.step()
+        rows = scores.detach()
+        total = rows.sum(0)
+        dist.all_reduce(total)
+        if by_all:
+            total = total / dist.get_world_size()
+        center = 0.9 * center + 0.1 * (total / len(rows))  # of one rank
+
+
 def mesh_axes(rank: int, world_size: int, *, right: bool = False) -> None:
     """Two axes of two ranks: a whole layer's gradients are summed over the one that splits, not the one that replicates."""
     halves, copies = ([dist.new_group(ranks) for ranks in axis] for axis in ([[0, 1], [2, 3]], [[0, 2], [1, 3]]))

@@ -85,13 +85,12 @@ class OrphanWatch:
         if len(readings) < LOOKS - 1:
             return
         held = {id(p) for one in self._known for group in one.param_groups for p in group["params"]}
-        still = [
-            p
-            for number, p in enumerate(suspects)
-            if len({values[number] for values in readings}) == 1 and id(p) not in held and _trains(p)
-        ]
-        for later in (True, False):
-            self._tell([p for p in still if self._came_later(p) is later], optimizer, later=later)
+        same = [len({values[number] for values in readings}) == 1 for number in range(len(suspects))]
+        still = [p for p, kept in zip(suspects, same, strict=True) if kept and id(p) not in held and _trains(p)]
+        self._tell([p for p in still if self._came_later(p)], optimizer, later=True)
+        # Where others are written by hand, as from copies that the optimizer holds, these may be so, too, in other steps.
+        if all(same):
+            self._tell([p for p in still if not self._came_later(p)], optimizer, later=False)
 
     def _tell(self, orphans: list[Tensor], optimizer: Optimizer, *, later: bool) -> None:
         if not orphans:

@@ -15,7 +15,8 @@ How we know      A few elements of two gradients are sampled on each rank before
                  first steps use the mean, and all later ones the sum, while the loss is made in one way (likely: a
                  communication hook that changes its way). Or experts, to which the ranks send rows, use what backward has
                  left (a sum over all ranks' losses), while the other gradients are averaged (likely; a note with an
-                 optimizer that divides by their size). Looked at are eight of the first steps, and three from each
+                 optimizer that divides by their size). Or replicas sum rows, all_reduce the sum and divide it by the number
+                 of rows of one rank, as the source shows (likely). Looked at are eight of the first steps, and three from each
                  power of two on.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
@@ -43,6 +44,7 @@ from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
 from distdoctor.diagnosis.replicas.undivided_experts import UndividedExperts, told_apart, undivided_experts
 from distdoctor.diagnosis.replicas.used_factor import computes_one_loss, is_close, used_factors
+from distdoctor.diagnosis.source.local_divisors import LocalDivisor, local_divisors
 from distdoctor.diagnosis.source.loss_divisions import Division, divisions_before, dropped_division, term_over_all
 from distdoctor.diagnosis.source.loss_scaling import scaling_line
 from distdoctor.diagnosis.source.statement_edits import averaged_below
@@ -60,6 +62,7 @@ EXCHANGES = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.ALL_GATHER_INTO
 
 @check("DD209", "mis-scaled-reduction", severity=ERROR)
 def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
+    yield from _by_local_counts(gradients, sources.texts)
     for peers in gradients.peers:
         experts = undivided_experts(gradients, peers, sources.texts)
         if experts is not None:
@@ -430,6 +433,49 @@ def _scaled_by_ranks(gradients: Gradients, peers: ReplicaGroup, sources: Mapping
         confidence=LIKELY,
         severity=WARNING,
         at_ns=update.at_ns,
+    )
+
+
+def _by_local_counts(gradients: Gradients, sources: Mapping[str, str]) -> Iterator[Finding]:
+    """Sums over replicas that each divides by how many rows it has itself."""
+    for one in local_divisors(sources):
+        for peers in gradients.peers:
+            logs = [gradients.ranks[rank].log for rank in peers.ranks if rank in gradients.ranks]
+            if peers.by != OBSERVED and len(logs) > 1 and all(_calls(log, one.reduced) for log in logs):
+                yield _divided_by_own(one, peers)
+                break
+
+
+def _calls(log: RankTrace, line: SourceLine) -> bool:
+    calls = log.calls[log.calls["op"] == Op.ALL_REDUCE]
+    known = (log.site(int(site)) for site in np.unique(calls["site"]))
+    return any((one.path, one.line) == (line.path, line.line) for one in known)
+
+
+def _divided_by_own(one: LocalDivisor, peers: ReplicaGroup) -> Finding:
+    ranks = len(peers.ranks)
+    return Finding(
+        title=f"what is summed over {named(peers.ranks)} is divided by `{one.divisor}`, which one of them has: about {ranks} "
+        "times too large",
+        ranks=peers.ranks,
+        place=one.divided,
+        places=(
+            Place(one.reduced, peers.ranks, f"sums over the ranks what each has summed over `{one.rows}`"),
+            Place(one.divided, peers.ranks, "divides by the count of one rank"),
+        ),
+        evidence={"divisor": one.divisor, "ranks": ranks},
+        why=f"the source sums `{one.rows}` on each rank, then over {named(peers.ranks)}, whose rows are their own, and divides "
+        "by the number of its own rows; nothing there mentions the number of ranks",
+        prescriptions=(
+            Prescription(
+                "divide-by-ranks-once",
+                change=f"all_reduce the count too, and divide by that (or by `{one.divisor} * dist.get_world_size()` where all "
+                "ranks have as many)",
+                effect=f"it changes by about the factor {1 / ranks:.4g}",
+            ),
+        ),
+        severity=WARNING,
+        confidence=LIKELY,
     )
 
 
