@@ -314,6 +314,18 @@ def heads_of_their_own(rank: int, world_size: int) -> None:
         optimizer.step()
 
 
+def mean_of_one(rows: Tensor) -> Tensor:
+    total = rows.sum(0)
+    dist.all_reduce(total)
+    return total / len(rows)  # of one rank
+
+
+def mean_of_all(rows: Tensor) -> Tensor:
+    total = rows.sum(0)
+    dist.all_reduce(total)
+    return total / (len(rows) * dist.get_world_size())
+
+
 def centred(rank: int, world_size: int, *, by_all: bool = False) -> None:
     """Keeps the mean of what the model gives over the ranks: a sum, divided by the rows of all, or of this rank."""
     torch.manual_seed(0)
@@ -326,12 +338,7 @@ def centred(rank: int, world_size: int, *, by_all: bool = False) -> None:
         scores = model(inputs)
         cross_entropy(scores - center, targets).backward()
         optimizer.step()
-        rows = scores.detach()
-        total = rows.sum(0)
-        dist.all_reduce(total)
-        if by_all:
-            total = total / dist.get_world_size()
-        center = 0.9 * center + 0.1 * (total / len(rows))  # of one rank
+        center = 0.9 * center + 0.1 * (mean_of_all if by_all else mean_of_one)(scores.detach())
 
 
 def mesh_axes(rank: int, world_size: int, *, right: bool = False) -> None:
