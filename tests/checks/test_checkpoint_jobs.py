@@ -70,6 +70,7 @@ def test_a_checkpoint_that_goes_wrong_is_named_with_its_line(
         (jobs.new_head, {}),
         (jobs.loaded_by_all, {"placed": True}),
         (jobs.saved_by_all, {"own": True}),
+        (jobs.saved_in_turns, {}),
         (jobs.best_again, {"waits": True}),
         (jobs.parts_restored, {"everywhere": True}),
         (jobs.written_by_all, {"by": "json", "own": "name"}),

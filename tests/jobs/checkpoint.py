@@ -63,6 +63,18 @@ def saved_by_all(rank: int, world_size: int, *, folder: str, own: bool = False) 
     return digest
 
 
+def saved_in_turns(rank: int, world_size: int, *, folder: str) -> str:
+    """Seasons, each with a new optimizer: who trains which member, and writes its file, changes from one to the next."""
+    digest = ""
+    for season in range(world_size):
+        torch.manual_seed(rank)
+        model = Net()
+        digest = train(model, rank, optimizer=adam(model))
+        torch.save(model.state_dict(), f"{folder}/member-{(rank + season) % world_size}.pt")
+        dist.barrier()
+    return digest
+
+
 def saved_shards(rank: int, world_size: int, *, folder: str, every: str = "", whole: bool = False) -> str:
     """A sharded model, of which rank 0 writes what it holds. `every`: each rank does; `whole`: it gathers before."""
     from torch.distributed.device_mesh import init_device_mesh

@@ -47,10 +47,11 @@ def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]
         if save.event.by == "torch.save" and save.done_ns != FAILED and not save.event.path.startswith("/dev/"):
             rounds[save.event.path, save.event.site, save.event.step].append(save)
     by_line: dict[SourceLine, list[Together]] = defaultdict(list)
-    for (_, site, _), saves in rounds.items():
-        ranks = sorted({save.rank for save in saves})
-        if len(ranks) > 1 and checkpoints.same_machine(ranks):
-            by_line[site].append(saves)
+    for (_, site, _), every in rounds.items():
+        for saves in _between_collectives(checkpoints, every):
+            ranks = sorted({save.rank for save in saves})
+            if len(ranks) > 1 and checkpoints.same_machine(ranks):
+                by_line[site].append(saves)
     for site, together in by_line.items():
         own = _own_weights(recording, together)
         by_rank = _is_named_by_rank(recording.sources, site)
@@ -59,6 +60,19 @@ def examine(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]
         yield replace(found, prescriptions=(_OWN_NUMBER,)) if by_rank else found
 
     yield from _other_files(checkpoints, recording)
+
+
+def _between_collectives(checkpoints: Checkpoints, saves: Together) -> Iterator[Together]:
+    """Those between which no collective of all these ranks stands: an optimizer that is built anew counts its steps from nought,
+    and what one rank has written then another may write later. Where old calls are not on record any more they count as one."""
+    ranks = {save.rank for save in saves}
+    groups = checkpoints.logs[min(ranks)].group_list()
+    shared = sorted({group.name for group in groups if ranks <= set(group.ranks)})
+    found: dict[tuple[int, ...], Together] = defaultdict(list)
+    for save in saves:
+        before = checkpoints.calls_before(save.rank, save.event.at_ns)
+        found[() if before is None else tuple(before.get(name, 0) for name in shared)].append(save)
+    yield from found.values()
 
 
 def _other_files(checkpoints: Checkpoints, recording: Recording) -> Iterator[Finding]:
