@@ -380,6 +380,16 @@ def test_padding_of_an_evaluation_is_told(own: bool) -> None:
     assert (finding.code, finding.ranks, finding.evidence["padding"]) == ("DD309", (1,), {1: 1})
 
 
+def test_results_that_are_put_together_rank_after_rank_and_cut_are_told() -> None:
+    recording, _ = jobs.watched(jobs.gathered_test)
+    (finding,) = [one for one in found(recording) if one.code == "DD309"]
+    assert (finding.severity, finding.confidence, finding.ranks) == (WARNING, LIKELY, (0, 1))
+    assert "# one after the other" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+    recording, _ = jobs.watched(jobs.gathered_test, in_order=True)
+    assert [one.title for one in found(recording) if one.code == "DD309" and one.severity != NOTE] == []
+
+
 def test_padding_that_accelerate_gathers_is_told_with_the_line_that_gathers_it() -> None:
     pytest.importorskip("accelerate")
     recording, returned = jobs.watched(jobs.evaluated, measure=jobs.counts_padding)

@@ -407,6 +407,33 @@ def padded_test(rank: int, world_size: int, *, own: bool = False, evenly: bool =
     return [handed]
 
 
+def gathered_test(rank: int, world_size: int, *, in_order: bool = False) -> Handed:
+    """Puts together what the ranks have evaluated: rank after rank, or in the order in which the sampler deals."""
+    data, test, trainer = numbers(64), numbers(31), Trainer()
+    handed = trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
+    loader = DataLoader(test, batch_size=4, sampler=DistributedSampler(test, shuffle=False))
+    for _ in range(2):
+        trainer.model.eval()
+        with torch.no_grad():
+            mine = torch.cat([batch.flatten() for batch in loader])
+        trainer.model.train()
+        (in_turn if in_order else rank_after_rank)(mine, len(test))
+        trainer.epoch(DataLoader(data, batch_size=4, sampler=DistributedSampler(data)))
+    return [handed]
+
+
+def rank_after_rank(mine: Tensor, length: int) -> Tensor:
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, mine)
+    return torch.cat(parts)[:length]  # one after the other
+
+
+def in_turn(mine: Tensor, length: int) -> Tensor:
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, mine)
+    return torch.stack(parts, 1).flatten()[:length]
+
+
 def languages(rank: int, world_size: int, *, weighted: bool = False, alike: bool = False) -> Handed:
     """Each rank evaluates a part of its own, as the test set of one language."""
     data, trainer = numbers(64), Trainer()

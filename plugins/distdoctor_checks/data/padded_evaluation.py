@@ -8,7 +8,9 @@ How we know      Draws beyond the dataset's length are recognized by position; w
                  if every sample is drawn and all ranks have the same number. Reported from 1 % of the draws; less does not
                  visibly move a metric. The recording does not show whether the script excludes them from its metric: likely;
                  where the source cuts something to the length of the data (`every[: len(data)]`) a note, possible.
-                 accelerate's padding is told where the source around the loop gathers or reduces without gather_for_metrics.
+                 Where the source puts together what an all_gather brings, rank after rank, and cuts the end off (likely), the
+                 order is not that of the data either. accelerate's padding is told where the source around the loop gathers
+                 or reduces without gather_for_metrics.
 What to do       Exclude the padding from the metric (the last draws of the named ranks), or evaluate with drop_last=False on
                  hand-cut shards: indices[rank::world_size].
 When it is fine  A script that excludes the padding itself, as accelerate's gather_for_metrics does. Padding in training: one
@@ -19,17 +21,22 @@ Source           torch.utils.data.distributed.DistributedSampler.__iter__ (torch
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.samples import SampleOrders, Together
+from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
-from distdoctor.diagnosis.source.cut_to_length import cuts_to_length, gathers_padding
+from distdoctor.diagnosis.source.cut_to_length import (
+    CutRankAfterRank,
+    cuts_rank_after_rank,
+    cuts_to_length,
+    gathers_padding,
+)
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
@@ -38,7 +45,7 @@ LEAST_SHARE = 0.01
 
 
 @check("DD309", "padded-evaluation", severity=WARNING, at_most=LIKELY)
-def examine(orders: SampleOrders, sources: Sources) -> Iterator[Finding]:
+def examine(orders: SampleOrders, sources: Sources, recording: Recording) -> Iterator[Finding]:
     told: set[str] = set()
     for together in orders.together():
         stock = {rank: one for rank, one in together.passes.items() if one.flags & PassFlag.DISTRIBUTED_SAMPLER}
@@ -47,11 +54,69 @@ def examine(orders: SampleOrders, sources: Sources) -> Iterator[Finding]:
         padded = {rank: len(one.padding) for rank, one in passes.items() if len(one.padding)} or _filled_up(together)
         drawn = sum(one.drawn for one in together.passes.values())
         line = str(together.one.made_line)
+        if together.evaluates and line not in told and padded and _are_dealt_in_turn(stock):
+            every = cuts_rank_after_rank(sources.texts)
+            in_ranks = next((one.line for one in every if _is_of(one, line, orders, recording)), None)
+            if in_ranks is not None:
+                told.add(line)
+                yield _out_of_order(together, padded, in_ranks)
+                continue
         if together.evaluates and line not in told and sum(padded.values()) >= LEAST_SHARE * drawn:
             told.add(line)
             found = _finding(together, padded, drawn, gathered)
             cut = cuts_to_length(sources.texts, together.one.loop_line) or _is_cut_by_a_library(sources)
             yield replace(found, severity=NOTE, confidence=POSSIBLE) if cut else found
+
+
+def _are_dealt_in_turn(stock: Mapping[int, LoaderPass]) -> bool:
+    """Whether torch's sampler gave the ranks the samples of the data in turn, as they lie there."""
+    return len(stock) > 1 and all(
+        one.shuffles is False and len(one.indices) > 1 and int(one.indices[1]) - int(one.indices[0]) == one.num_replicas
+        for one in stock.values()
+    )
+
+
+def _is_of(cut: CutRankAfterRank, loader: str, orders: SampleOrders, recording: Recording) -> bool:
+    """Whether that all_gather was called behind evaluations of this loader and at no other step: what gathers weights is not."""
+    evaluated: dict[int, set[int]] = defaultdict(set)
+    for together in orders.together():
+        for rank, one in together.passes.items() if str(together.one.made_line) == loader else ():
+            evaluated[rank].add(one.first_step)
+    for rank, steps in evaluated.items():
+        log = recording.ranks[rank]
+        known = {int(site): log.site(int(site)) for site in np.unique(log.calls["site"])}
+        there = [at for at, one in known.items() if (one.path, one.line) == (cut.gathered.path, cut.gathered.line)]
+        mine = np.isin(log.calls["site"], there)
+        if not mine.any() or not {int(step) for step in log.calls["step"][mine]} <= steps:
+            return False
+    return bool(evaluated)
+
+
+def _out_of_order(together: Together, padded: Mapping[int, int], cut_off: SourceLine) -> Finding:
+    one, ranks, count = together.one, together.ranks, sum(padded.values())
+    return Finding(
+        title=f"what {named(ranks)} have evaluated is put together rank after rank and cut to a length: the sampler deals in "
+        "turn, so it is not in the order of the data, and samples are cut off in place of the padding",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=cut_off,
+        places=(
+            Place(cut_off, ranks, "puts together what all ranks have, one rank after the other, and cuts the end off"),
+            Place(one.made_line, ranks, f"the loader is created, sampler {one.sampler_name}"),
+            Place(one.loop_line, ranks, "iterates the loader"),
+        ),
+        evidence={"padding": dict(padded), "samples": one.length, "num_replicas": one.num_replicas},
+        why=f"rank 0 is given samples 0, {one.num_replicas}, {2 * one.num_replicas}, ... of {one.length:,}, and the {count:,} "
+        "that pad the last round lie at the end of the shares; a metric that compares with targets in the order of the data "
+        "compares other samples, and one that does not loses the last ones",
+        prescriptions=(
+            Prescription(
+                "leave-padding-out",
+                change="bring them into the order of the data first: torch.stack(parts, dim=1).flatten(0, 1)[:length]",
+            ),
+        ),
+        at_ns=one.started_ns,
+    )
 
 
 def _is_cut_by_a_library(sources: Sources) -> bool:
