@@ -233,6 +233,12 @@ class Snapshots:
         """How many tensors of it an optimizer changes where they lie, and the place of the first among all that is trained."""
         return trained_in(state, list(self.live.trained().values()))
 
+    def looks_trained(self, state: Any) -> bool:
+        """Whether a tensor in it has the shape of one that an optimizer trains; True where nobody can say."""
+        shapes = {one.shape for one in self.live.trained().values()}
+        tensors = [one for _, one in tensors_in(state)]
+        return not shapes or not tensors or any(one.shape in shapes for one in tensors)
+
     def parts_in(self, state: Any) -> int:
         """Among how many ranks parameters are sharded of which this holds the shard of this rank, as a plain tensor under the
         parameter's name; 0 where there is none."""
