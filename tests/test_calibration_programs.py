@@ -26,6 +26,10 @@ def cases(family: str) -> list[dict[str, Any]]:
 
 def test_there_are_programs_of_all_families() -> None:
     assert FAMILIES == [
+        "autumn_near",
+        "autumn_rest",
+        "autumn_silent",
+        "autumn_stops",
         "frames_and_loops",
         "framework_mixed",
         "fresh_hangs",
