@@ -44,8 +44,10 @@ class SampledElements:
         self.own: dict[int, list[float]] = {}
         usable = [number for number, parameter in enumerate(parameters) if _is_usable(parameter)]
         plain = [number for number in usable if local(parameters[number]) is parameters[number]]
-        self.chosen = sorted({*(plain or usable)[-TENSORS:], *self._of_experts(plain, parameters)})
-        self._last = (plain or usable)[-1:]
+        experts = self._of_experts(plain, parameters)
+        others = [number for number in plain if number not in experts] or plain or usable
+        self.chosen = sorted({*others[-TENSORS:], *experts[-1:]})
+        self._last = others[-1:]
         self.looks = 0
         self.stepped_with: tuple[int, list[float]] = (
             0,
@@ -61,10 +63,10 @@ class SampledElements:
             self._handles.append(handle)
 
     def _of_experts(self, plain: Sequence[int], parameters: Sequence[Tensor]) -> list[int]:
-        """The last one of an expert, by its name or by what the script has set on it: those are reduced in a way of their own."""
+        """Those of experts, by their names or by what the script has set on them: they are reduced in a way of their own."""
         names = self.context.trees.names(parameters) if self.inventory.ids else {}
         words = ((n, [getattr(names.get(id(parameters[n])), "name", ""), *vars(parameters[n])]) for n in plain)
-        return [n for n, one in words if any("expert" in word.lower() for word in one)][-1:]
+        return [n for n, one in words if any("expert" in word.lower() for word in one)]
 
     def _witnessing(self, parameter: Tensor) -> None:
         self.accumulated = True
