@@ -6,6 +6,8 @@ def world_info():
     return 0, 1
 
 self.rank, self.world = world_info()      # of an object made before init_process_group, or in a worker process
+
+Or from a variable of another launcher's than the one that has started the job.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from distdoctor.diagnosis.source.source_file import Scope, last_word
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 
 _ASKS = frozenset({"is_initialized", "is_torchelastic_launched"})
+_OF_OTHERS = frozenset({"SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
 _NUMBERS = frozenset({"get_rank", "get_world_size"})
 
 
@@ -33,6 +36,22 @@ def number_without_group(sources: Mapping[str, str], name: str) -> list[Line]:
                 for made in all_made_of(program, node.value):
                     for constant in _fallbacks(program, made):
                         return lines_of_way(program, [node.value, constant])
+    return []
+
+
+def rank_of_another_launcher(sources: Mapping[str, str]) -> list[Line]:
+    """(line, what stands there) where the number of the process is read from what mpirun or srun sets, else a constant; at most
+    one."""
+    program = program_of(sources)
+    for file in program.files:
+        for call in file.nodes(ast.Call):
+            words = [one.value for one in call.args if isinstance(one, ast.Constant)]
+            if (
+                last_word(call.func) in ("get", "getenv")
+                and len(words) == 2 == len(call.args)
+                and words[0] in _OF_OTHERS
+            ):
+                return lines_of_way(program, [call])
     return []
 
 

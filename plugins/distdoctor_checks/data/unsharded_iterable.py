@@ -38,7 +38,7 @@ from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.same_batches import SameBatches, same_batches
 from distdoctor.diagnosis.replicas.used_factor import losses_differ
-from distdoctor.diagnosis.source.asked_early import number_without_group
+from distdoctor.diagnosis.source.asked_early import number_without_group, rank_of_another_launcher
 from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.own_batches import batches_of_model, shared_seeds
@@ -66,7 +66,8 @@ def examine(
             apart = losses_differ(gradients, ranks) if gradients is not None else None
             shares = apart is not False and takes_share_of_batches(sources.texts, loop)
             if not (shares and apart):
-                finding = _finding(same, number_without_group(sources.texts, same.passes.one.data.name))
+                number = number_without_group(sources.texts, same.passes.one.data.name)
+                finding = _finding(same, number or rank_of_another_launcher(sources.texts))
                 yield _doubted(finding, shares) if shares or apart else finding
     for found in same_workers(orders, replicas):
         one = found.passes.one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.asked_early import number_without_group
+from distdoctor.diagnosis.source.asked_early import number_without_group, rank_of_another_launcher
 
 SOURCE = """def world_info():
     if dist.is_available() and dist.is_initialized():
@@ -41,3 +41,14 @@ def test_the_line_that_takes_the_number_and_the_constant_are_found(stored: str, 
 
     assert [line.line for line, _ in found] == lines
     assert not number_without_group({"data.py": SOURCE.format(stored=stored)}, "Other")
+
+
+def test_a_rank_that_is_read_from_what_another_launcher_sets_is_shown() -> None:
+    sources = {"/job/cluster.py": 'def placement():\n    return int(os.environ.get("SLURM_PROCID", 0))\n'}
+    assert [(line.line, text) for line, text in rank_of_another_launcher(sources)] == [
+        (2, "os.environ.get('SLURM_PROCID', 0)")
+    ]
+    own = {
+        "/job/cluster.py": 'def placement():\n    return int(os.environ.get("RANK", 0)), os.environ["SLURM_PROCID"]\n'
+    }
+    assert rank_of_another_launcher(own) == []
