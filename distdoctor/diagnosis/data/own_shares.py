@@ -62,13 +62,24 @@ def own_shares(samples: GivenSamples, replicas: Replicas) -> Iterator[OwnShares]
         epochs = {rank: _first_epoch(one) for rank, one in given.items()}
         whole = {rank: epoch for rank, epoch in epochs.items() if epoch is not None}
         if len(known.ranks) == len(whole) > 1:
-            pairs = [
-                (one, other, len(np.intersect1d(whole[one], whole[other], assume_unique=True)))
-                for one, other in list(combinations(known.ranks, 2))[:MOST_PAIRS]
-            ]
-            if _are_unrelated(whole, pairs):
+            halves = {rank: epoch[: len(epoch) // 2] for rank, epoch in whole.items()}
+            pairs, early = _common(known.ranks, whole), _common(known.ranks, halves)
+            # Shares that are dealt anew in each epoch have only later ones in common.
+            if _are_unrelated(whole, pairs) and _sum(early) >= FROM * _sum(pairs) / 4:
                 drawn = {rank: len(epoch) for rank, epoch in whole.items()}
                 yield OwnShares(known, drawn, tuple(pairs), given[known.ranks[0]])
+
+
+def _common(ranks: Sequence[int], whole: Mapping[int, Indices]) -> list[tuple[int, int, int]]:
+    """(rank, rank, how many samples both have)."""
+    return [
+        (one, other, len(np.intersect1d(whole[one], whole[other], assume_unique=True)))
+        for one, other in list(combinations(ranks, 2))[:MOST_PAIRS]
+    ]
+
+
+def _sum(pairs: Sequence[tuple[int, int, int]]) -> int:
+    return sum(shared for _, _, shared in pairs)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,18 @@ def test_shares_of_own_orders_are_told_from_all_that_is_fine(world: int, by: str
     assert [one.replicas.ranks for one in found] == [tuple(range(world))] * (by == "own orders")
 
 
+@pytest.mark.parametrize("world", [2, 3])
+def test_shares_that_are_dealt_anew_in_each_epoch_and_come_again_late_are_not(world: int) -> None:
+    """Each epoch begins with what other ranks had before: the first sample that comes again comes late."""
+    parts = np.array_split(np.random.default_rng(0).permutation(SAMPLES), world)
+    shares = [
+        [*parts[rank], *parts[(rank + 1) % world][: SAMPLES // world * 3 // 5], parts[rank][0]] for rank in range(world)
+    ]
+    recording = given([[int(one) for one in share] for share in shares])
+
+    assert list(own_shares(derived(GivenSamples, recording), derived(Replicas, recording))) == []
+
+
 def test_an_epoch_that_is_not_over_tells_nothing() -> None:
     recording = given([epochs(rank, 2, by="own orders")[: SAMPLES // 2] for rank in range(2)])
     assert list(own_shares(derived(GivenSamples, recording), derived(Replicas, recording))) == []
