@@ -45,17 +45,21 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def held_by(one: Any) -> Iterator[tuple[str, Tensor]]:
-    """`attribute` or `attribute[key]` and the tensor there. Subclasses of Tensor may answer as they like, and are left out."""
+    """`attribute` or `attribute[key]` and the tensor there. Subclasses of Tensor may answer as they like, and are left out. A key
+    that is no name (a path of data, a text) is told by its place."""
     for name, value in list(attributes_of(one).items()):  # another thread may set more of them
         if type(value) is Tensor:
             yield name, value
         elif type(value) in (list, tuple):
             yield from ((f"{name}[{at}]", each) for at, each in enumerate(value[:MOST_HELD]) if type(each) is Tensor)
         elif type(value) is dict:
-            pairs = list(value.items())[:MOST_HELD]
-            yield from (
-                (f"{name}[{key!r}]", each) for key, each in pairs if type(each) is Tensor and type(key) in (str, int)
-            )
+            pairs = enumerate(list(value.items())[:MOST_HELD])
+            yield from ((f"{name}[{_shown(key, at)}]", each) for at, (key, each) in pairs if type(each) is Tensor)
+
+
+def _shown(key: Any, place: int) -> str:
+    named = type(key) is int or (type(key) is str and f"_{key}".replace(".", "_").isidentifier())
+    return repr(key)[:80] if named else f"#{place}"
 
 
 def reachable(frame: types.FrameType | None) -> Iterator[Any]:

@@ -206,7 +206,9 @@ class Snapshots:
         if self._last is not None and self._last[0] == now:
             self._last[2]["holds_schedule"] |= holds_schedule(state)
             if state is not None and self._may_spend():
+                began = time.thread_time()
                 own = own_in(state, own_tensors(storages_of(self.live.tensors())))
+                self.spent += time.thread_time() - began
                 self._last[2]["digests"][OWN] |= {name: f"{one:016x}" for name, one in own.items()}
             self._add_path(path)
             return
