@@ -185,9 +185,10 @@ class Snapshots:
             self._write(0, self._start)
 
     def _look(self) -> None:
-        """What the user's objects hold before this pass: whether ranks share it shows."""
+        """What the user's objects hold before this pass: whether ranks share it shows. No device is waited for in a step."""
         began = time.thread_time()
-        own = own_digests(own_tensors(storages_of(self.live.tensors())))
+        held = own_tensors(storages_of(self.live.tensors()))
+        own = own_digests({name: one for name, one in held.items() if one.device.type == "cpu"})
         self._start["looks"][str(self._passes)] = {name: f"{one:016x}" for name, one in own.items()}
         self._start["rng"] = self._rng
         self._write(0, self._start)
