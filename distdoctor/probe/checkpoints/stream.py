@@ -6,7 +6,6 @@ recording's events is used again for later saves, so that a job that saves often
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 import threading
@@ -291,7 +290,7 @@ class CheckpointStream(ProbeStream):
         frames = sys._current_frames()
         for thread in self._savers:
             frame = frames.get(thread.ident or 0)
-            if frame is not None and not _is_idle(frame):
+            if frame is not None and not frame.f_code.co_filename.endswith(_IDLE):
                 user = sites.user_frame(frame)
                 site = sites.site_of(user) if user is not None else ""
                 self.note(Unfinished(thread.name, thread.daemon, self.rank.step), site)
@@ -311,12 +310,6 @@ class CheckpointStream(ProbeStream):
 
     def _is_inside(self) -> bool:
         return bool(getattr(self._inside, "depth", 0))
-
-
-def _is_idle(frame: FrameType) -> bool:
-    """Whether a thread waits for something to do, or sleeps."""
-    path = frame.f_code.co_filename
-    return path.endswith(_IDLE) or "sleep(" in linecache.getline(path, frame.f_lineno)
 
 
 def _folder_of(storage: Any) -> str:
