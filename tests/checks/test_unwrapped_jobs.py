@@ -56,6 +56,11 @@ def test_experts_whose_gradients_are_the_sum_over_the_ranks_beside_averages_are_
     assert 'startswith("expert")' in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
 
+def test_heads_of_their_own_beside_experts_are_no_experts() -> None:
+    recording, _ = watched(experts_averaged, alone=True, heads=True)
+    assert [one.title for one in found(recording) if one.code == "DD209"] == []
+
+
 def test_a_sum_over_replicas_that_is_divided_by_the_rows_of_one_is_told() -> None:
     recording, _ = watched(jobs.centred)
     (finding,) = [one for one in found(recording) if one.severity != NOTE]

@@ -655,9 +655,11 @@ class Routed(nn.Module):
         return scores
 
 
-def experts_averaged(rank: int, world_size: int, *, alone: bool = False, whole: bool = False) -> str:
+def experts_averaged(
+    rank: int, world_size: int, *, alone: bool = False, whole: bool = False, heads: bool = False
+) -> str:
     """Each rank owns an expert, whose gradients are averaged with those of the other's, or (`alone`) divided by the number of
-    ranks, or (and `whole`) not even that, with an optimizer that minds."""
+    ranks, or (and `whole`) not even that, with an optimizer that minds; or (and `heads`) beside a bias of each rank's own."""
     torch.manual_seed(rank)
     model = Routed()
     for name, parameter in model.named_parameters():
@@ -666,6 +668,8 @@ def experts_averaged(rank: int, world_size: int, *, alone: bool = False, whole: 
 
     def average(step: int) -> None:
         for name, parameter in model.named_parameters():
+            if heads and name == "head.bias":
+                continue
             if not alone or not name.startswith("expert"):
                 dist.all_reduce(parameter.grad)  # of experts, too
             if not whole or not name.startswith("expert"):

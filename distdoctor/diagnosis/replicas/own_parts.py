@@ -14,6 +14,14 @@ import numpy as np
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo
 from distdoctor.recording.trace.layout import CallFlag, Op
 
+_TRADES = [int(op) for op in (Op.ALL_TO_ALL, Op.ALL_TO_ALL_SINGLE)]
+
+
+def rows_traded(own: RankGradients) -> int:
+    """How often a rank sent rows to the others while it trained, as to the owners of experts."""
+    calls = own.log.calls
+    return int((np.isin(calls["op"], _TRADES) & (calls["step"] > 0)).sum())
+
 
 def never_sent(ranks: Iterable[RankGradients], tensors: Mapping[str, TensorInfo]) -> frozenset[str]:
     """The tensors with shapes that no all_reduce of any of these ranks had; none where gradients may travel in flat buffers."""

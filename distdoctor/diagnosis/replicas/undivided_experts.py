@@ -11,17 +11,16 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
+from distdoctor.diagnosis.replicas.own_parts import rows_traded
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo
 from distdoctor.diagnosis.replicas.used_factor import is_close, losses_differ, used_factors
 from distdoctor.diagnosis.source.source_file import source_file
 from distdoctor.recording.recording import SourceLine
-from distdoctor.recording.trace.layout import SPOTS, Op
+from distdoctor.recording.trace.layout import SPOTS
 
 FEWEST = 3  # steps
-_TRADES = [int(op) for op in (Op.ALL_TO_ALL, Op.ALL_TO_ALL_SINGLE)]
+OTHERS = 2  # parameters that are sampled before one is for being an expert's
 _SCALE_FREE = (
     "Adam",
     "Adagrad",
@@ -46,10 +45,11 @@ class UndividedExperts:
 def undivided_experts(gradients: Gradients, peers: ReplicaGroup, sources: Mapping[str, str]) -> UndividedExperts | None:
     """None also where the source divides in a backward of its own, or gives experts a learning rate of their own."""
     ranks = [gradients.ranks[rank] for rank in peers.ranks if rank in gradients.ranks]
-    if len(ranks) < len(peers.ranks) or not all(map(_trades_rows, ranks)):
+    if len(ranks) < len(peers.ranks) or any(rows_traded(own) < 2 for own in ranks):  # they bring them back, too
         return None
-    averaged = [step for step, factor in used_factors(gradients, peers) if is_close(factor, 1.0)]
-    if len(averaged) < FEWEST or len(averaged) < len(list(used_factors(gradients, peers))):
+    factors = list(used_factors(gradients, peers))
+    averaged = [step for step, factor in factors if is_close(factor, 1.0)]
+    if not FEWEST <= len(averaged) == len(factors):
         return None
     kept: dict[str, list[set[int]]] = defaultdict(list)  # name -> of each rank, the steps that use what it has computed
     for own in ranks:
@@ -77,11 +77,6 @@ def told_apart(sources: Mapping[str, str], reduced: SourceLine) -> SourceLine:
     return SourceLine()
 
 
-def _trades_rows(own: RankGradients) -> bool:
-    calls = own.log.calls
-    return int((np.isin(calls["op"], _TRADES) & (calls["step"] > 0)).sum()) >= 2  # and brings them back
-
-
 def _used_as_computed(own: RankGradients, optimizer: int) -> dict[str, set[int]]:
     """Of parameters of this rank alone: the steps in which the optimizer used what backward had left, if it always did."""
     found: dict[str, set[int]] = defaultdict(set)
@@ -95,7 +90,10 @@ def _used_as_computed(own: RankGradients, optimizer: int) -> dict[str, set[int]]
             others.add(tensor.name)
         elif any(computed):
             found[tensor.name].add(step)
-    return {name: steps for name, steps in found.items() if name not in others}
+    named = [name for name in {*found, *others} if "expert" in name.lower()]
+    if not named and len(others) < OTHERS:
+        return {}  # what is used as computed may be a part of this rank alone that is no expert
+    return {name: steps for name, steps in found.items() if name not in others and (name in named or not named)}
 
 
 def _is_scaled_elsewhere(sources: Mapping[str, str]) -> bool:

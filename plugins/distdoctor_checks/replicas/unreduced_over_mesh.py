@@ -24,19 +24,17 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
-import numpy as np
-
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses, equal_sets
+from distdoctor.diagnosis.replicas.own_parts import rows_traded
 from distdoctor.diagnosis.source.made_modules import is_sized_by_ranks, module_made
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import Op, TensorFlag
+from distdoctor.recording.trace.layout import TensorFlag
 
-_TRADES = [int(op) for op in (Op.ALL_TO_ALL, Op.ALL_TO_ALL_SINGLE)]
 LOOKS = 3  # with a loss of their own
 ENOUGH = 2  # parameters that the same ranks do keep equal
 
@@ -63,7 +61,7 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
                 and (_is_a_norm(by_rank, ranks) or (one_loss and _is_whole_in_a_split_block(name, found, ranks)))
             ]
             apart = [name for name in apart if not is_sized_by_ranks(sources.texts, name)]
-            if _trades_rows(gradients, ranks):
+            if all(rows_traded(gradients.ranks[rank]) for rank in ranks):
                 apart = [name for name in apart if not _is_of_an_owner(name, names)]
             if apart:
                 made = module_made(sources.texts, apart[0])
@@ -71,12 +69,6 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
                 first = _first_apart([found[apart[0]][rank] for rank in ranks])
                 yield _finding(gradients, peers, apart, made, _equal_on(found[apart[0]], ranks), first)
         yield from _over_another_axis(gradients, optimizer, found, sets)
-
-
-def _trades_rows(gradients: Gradients, ranks: Sequence[int]) -> bool:
-    """Whether the ranks send rows to one another while they train, as to the owners of experts."""
-    calls = [gradients.ranks[rank].log.calls for rank in ranks]
-    return all(bool(np.isin(rows["op"][rows["step"] > 0], _TRADES).any()) for rows in calls)
 
 
 def _is_of_an_owner(name: str, shared: Collection[str]) -> bool:
