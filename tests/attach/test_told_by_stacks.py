@@ -133,6 +133,17 @@ def test_ranks_that_make_groups_of_other_numbers_have_not_made_the_same_ones() -
     assert (finding.code, finding.title[:26]) == ("DD122", "have all been in new_group")
 
 
+def test_ranks_that_make_different_groups_are_not_in_one_call() -> None:
+    """Groups that only their members make have digests for names: who waits in another one than the rest waits for somebody."""
+
+    def makes(number: int, name: str) -> RankStacks:
+        named = torch_frame("_new_process_group_helper", group_name=f'"{name}"')
+        return rank(number, named, torch_frame("new_group"), frame("train.py:12 step"))
+
+    apart = looked_at(makes(0, "1f107ed8"), makes(1, "bc69f4bf"), makes(2, "4314d7ee"))
+    assert "DD122" not in {one.code for one in examine(apart, HANGS, PLUGINS.remedies, live=True).findings}
+
+
 def test_a_state_dict_that_waits_for_the_others_shards_is_no_code_of_its_own() -> None:
     inside = torch_frame("get_model_state_dict", f"{TORCH}/distributed/checkpoint/state_dict.py")
     waits = torch_frame("wait_tensor", f"{TORCH}/distributed/_functional_collectives.py")

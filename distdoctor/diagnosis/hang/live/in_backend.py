@@ -24,7 +24,7 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
         yield _cut(standstill)
         return
     standings = list(standstill.standings.values())
-    calls = {(s.call, s.site, s.group_number, _numbers(s)) for s in standings}
+    calls = {(s.call, s.site, s.group_name, _numbers(s)) for s in standings}
     together = len(calls) == 1 and all(
         s.doing in (Activity.COLLECTIVE, Activity.BACKWARD, Activity.HANDLE, Activity.NEW_GROUP) for s in standings
     )

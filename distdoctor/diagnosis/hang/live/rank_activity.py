@@ -134,10 +134,14 @@ class RankActivity:
     @property
     def group_number(self) -> int | None:
         """Which group it makes, by the running number that is its name; None where it makes none or the name is no number."""
+        return int(self.group_name) if self.group_name.isdigit() else None
+
+    @property
+    def group_name(self) -> str:
+        """The name of the group that it makes: of groups that their members make alone a digest of who they are; "" of none."""
         thread = telling_thread(self.process) if self.doing is Activity.NEW_GROUP and self.process is not None else None
         making = thread.inside(_C10D, _MAKES_GROUP) if thread is not None else None
-        name = making.arguments.get("group_name", "").strip("\"'") if making is not None else ""
-        return int(name) if name.isdigit() else None
+        return making.arguments.get("group_name", "").strip("\"'") if making is not None else ""
 
     @property
     def words(self) -> str:
