@@ -20,7 +20,7 @@ if FEWER_COLLECTIONS not in os.environ.get("PYTHONPATH", ""):
 
 # Quick while one works, thorough in CI. `--hypothesis-profile NAME` on the command line wins over both.
 settings.register_profile("quick", max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("thorough", max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("thorough" if os.environ.get("CI") else "quick"))
 
 

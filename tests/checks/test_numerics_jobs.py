@@ -140,3 +140,17 @@ def test_buffers_that_are_broadcast_before_each_forward_are_left_alone() -> None
 def test_buffers_that_the_script_averages_itself_are_left_alone() -> None:
     recording, _ = jobs.watched(jobs.own_buffers, merged=True)
     assert found(recording) == []
+
+
+def test_a_shard_that_is_left_out_of_steps_by_its_own_rank_alone_is_told_at_what_decides() -> None:
+    recording, _ = jobs.watched(jobs.overflow_by_shard)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD210", (1,), LIKELY)
+    assert finding.evidence["steps"] == {0: 30, 1: 20}
+    assert finding.place.line == jobs.line("# of this shard")
+
+
+@pytest.mark.parametrize("about", [{"decides": "all"}, {"decides": "first"}], ids=["together", "one for all"])
+def test_shards_that_are_left_out_together_and_a_rank_that_steps_for_all_are_left_in_peace(about: dict[str, Any]) -> None:
+    recording, _ = jobs.watched(jobs.overflow_by_shard, **about)
+    assert [one.code for one in found(recording) if one.severity != NOTE] == []

@@ -617,6 +617,53 @@ def overflow_by_rank(rank: int, world_size: int, *, agreed: bool = False) -> str
     return digest_of_training(model)
 
 
+def overflow_by_shard(rank: int, world_size: int, *, decides: str = "each") -> str:
+    """A sharded optimizer by hand. A rank in whose shard gradients overflow leaves its step out, unless `all` decide together, or
+    the `first` rank steps alone."""
+    model, batches = Net(), Batches(rank)
+    held = list(model.parameters())
+    size = -(-sum(p.numel() for p in held) // world_size)
+    padding = size * world_size - sum(p.numel() for p in held)
+
+    def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([*(one.reshape(-1) for one in tensors), torch.zeros(padding)])
+
+    mine = slice(rank * size, (rank + 1) * size)
+    master = torch.nn.Parameter(flat([p.detach() for p in held])[mine].clone())
+    optimizer = torch.optim.Adam([master], lr=1e-3)
+    for step in range(30):
+        inputs, targets = batches.next()
+        for parameter in held:
+            parameter.grad = None
+        cross_entropy(model(inputs), targets).backward()
+        gradients = flat([p.grad for p in held])  # type: ignore[misc]
+        if step % 3 == 1:
+            gradients[-padding - 2] = float("inf")
+        dist.all_reduce(gradients)
+        own = gradients[mine] / world_size
+        master.grad = own.nan_to_num(0.0, 0.0, 0.0)
+        if decides == "first":
+            if rank == 0:
+                optimizer.step()
+        elif decides == "all":
+            found = torch.tensor(float(not own.isfinite().all()))
+            dist.all_reduce(found, op=dist.ReduceOp.MAX)
+            if not found:
+                optimizer.step()
+        else:
+            overflow = not bool(own.isfinite().all())  # of this shard
+            if not overflow:
+                optimizer.step()
+        parts = [torch.empty(size) for _ in range(world_size)]
+        dist.all_gather(parts, master.detach())
+        whole, at = torch.cat(parts), 0
+        with torch.no_grad():
+            for parameter in held:
+                parameter.copy_(whole[at : at + parameter.numel()].view_as(parameter))
+                at += parameter.numel()
+    return digest_of_training(model)
+
+
 # --- healthy --------------------------------------------------------------------------------------------------------------
 
 

@@ -220,7 +220,7 @@ for number in range(count):
 
 
 def test_a_sigkill_at_any_moment_costs_at_most_the_record_being_written(tmp_path: Path) -> None:
-    """Writers, a thousand in CI, each killed after a random time below 2 ms, while it writes one record after another."""
+    """Writers, three hundred in CI, each killed after a random time below 2 ms, while it writes one record after another."""
     kills, generator, whole, torn = 5 * settings.default.max_examples, random.Random(7), 0, 0
     parent = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path), str(kills)], stdout=subprocess.PIPE, text=True

@@ -7,7 +7,9 @@ Why it hurts     Parameters are averaged with others of the same shape, or chang
                  without an error. With other shapes, or with DistributedDataParallel, the job hangs instead (DD103, DD121).
 How we know      At the optimizer step, some of the ranks that should agree hold a gradient for a parameter and others hold
                  None. Or a rank reaches the same step after more backward passes than the others, and its gradients are those
-                 of a later pass; passes are counted in every step, also between those that are sampled.
+                 of a later pass; passes are counted in every step, also between those that are sampled. Where optimizers hold
+                 shards, nothing parts: there it is likely, when ranks that made all the same calls stepped unequally often,
+                 and a condition on a rank's own values stands before the step.
 What to do       Take the same branch on every rank (reduce the deciding value first), or let a rank that does not use a
                  parameter contribute zeros.
 When it is fine  find_unused_parameters=True, which does that; zeros in place of missing gradients; a parameter that no rank
@@ -22,9 +24,11 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.wording import decision_places
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, uses_differ
 from distdoctor.diagnosis.replicas.left_out_steps import Passes, is_read_off, left_out_step
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
+from distdoctor.diagnosis.replicas.uneven_steps import StepsOfLine, UnevenSteps
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence
 from distdoctor.diagnosis.source.branches import branch_line
 from distdoctor.diagnosis.source.deciding import deciding_condition
@@ -33,7 +37,10 @@ from distdoctor.recording.recording import Recording
 
 
 @check("DD210", "rank-dependent-branch", severity=ERROR, family="replicas", specificity=50)
-def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences | None, uneven: UnevenSteps | None, sources: Sources) -> Iterator[Finding]:
+    yield from (_uneven(line) for line in (uneven.found if uneven is not None else ()))
+    if partings is None:
+        return
     for parting in partings.found:
         left_out = left_out_step(parting, partings.gradients)
         if left_out is not None:
@@ -61,6 +68,29 @@ def _passed_over(
         confidence=parting.confidence if is_read_off(parting) else LIKELY,
         at_ns=parting.at_ns,
         explains=(parting.key,),
+    )
+
+
+def _uneven(line: StepsOfLine) -> Finding:
+    """Shards of one model, of which some are left out of a step."""
+    decision = line.decision
+    expression = decision.way[-1] if decision.way else (decision.site, decision.test)
+    ranks = tuple(line.steps)
+    return Finding(
+        title=f"the optimizer stepped {by_rank(line.steps, ' times')}: each rank decides for itself whether to step",
+        ranks=line.behind,
+        place=expression[0],
+        places=(
+            *decision_places(decision, {expression[0]}),
+            Place(line.site, ranks, "steps"),
+            Place(line.reduced, ranks, "sums gradients of all ranks"),
+        ),
+        evidence={"steps": dict(line.steps), "decides": decision.test},
+        why=f"all ranks made the same calls and sum their gradients each time; `{expression[1]}` is each rank's own, so the "
+        f"parts that {named(line.behind)} hold{'s' if len(line.behind) == 1 else ''} were left out of steps that the others made",
+        prescriptions=(Prescription("same-branch-everywhere"),),
+        confidence=LIKELY,
+        at_ns=line.at_ns,
     )
 
 
