@@ -38,6 +38,7 @@ class Document(msgspec.Struct, frozen=True):
     digests: dict[str, dict[str, Digest]]
     holds_schedule: bool = False  # of a save: the state of a learning rate scheduler is in it
     looks: dict[str, dict[str, Digest]] = {}  # of a start: backward pass -> what the user's own objects held before it
+    weights_at: dict[str, dict[str, Digest]] = {}  # the same of the weights, in a script that steps by itself
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
+import numpy as np
+
+from distdoctor.diagnosis.facts.collectives import members_of
 from distdoctor.diagnosis.facts.replicas import calls_of_gradients
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
-from distdoctor.recording.recording import SourceLine
+from distdoctor.diagnosis.source.reduced_gradients import reduces_gradients
+from distdoctor.recording.recording import RankTrace, SourceLine
 from distdoctor.recording.trace.layout import Op
 
 
@@ -38,3 +43,11 @@ def reduction_line(gradients: Gradients, peers: ReplicaGroup) -> SourceLine:
             counts[int(call["site"])] += int(call["nbytes"])
     best = max(counts, key=lambda site: counts[site], default=0)
     return own.log.site(best) if counts.get(best) else SourceLine()
+
+
+def reduced_in_each_turn(log: RankTrace, ranks: frozenset[int], sources: Mapping[str, str], turns: int) -> SourceLine:
+    """The line that reduces gradients over these ranks at least so many times, as its source tells; none where there is none."""
+    wide = [int(row["key"]) for row in log.groups if members_of(log.text(int(row["members"]))).known == ranks]
+    sites, counts = np.unique(log.calls["site"][np.isin(log.calls["group"], wide)], return_counts=True)
+    lines = (log.site(int(site)) for site, count in zip(sites, counts, strict=True) if count >= turns)
+    return next((line for line in lines if reduces_gradients(sources, line)), SourceLine())

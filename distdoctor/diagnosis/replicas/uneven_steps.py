@@ -8,18 +8,18 @@ one on each rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
-from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.derived import derived
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.reduced_by_hand import reduced_in_each_turn
 from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.decision import Decision
-from distdoctor.diagnosis.source.reduced_gradients import reduces_gradients
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 
 ENOUGH = 20  # steps of the rank that made the most
@@ -70,7 +70,7 @@ def _found(gradients: Gradients, recording: Recording) -> Iterator[StepsOfLine]:
     most, least = max(steps.values()), min(steps.values())
     if most < ENOUGH or most - least < max(LEFT_OUT, PART * most):
         return
-    reduced = _reduced_in_each_turn(logs[0], recording.sources, most)
+    reduced = reduced_in_each_turn(logs[0], frozenset(recording.ranks), recording.sources, most)
     behind = [rank for rank, count in steps.items() if count < most]
     ahead = [rank for rank in steps if rank not in behind]
     decision = deciding_condition(recording.sources, site, site, behind, ahead)
@@ -85,10 +85,3 @@ def _calls_of(log: RankTrace) -> frozenset[tuple[SourceLine, int, int]]:
     return frozenset(
         (log.site(int(pair["site"])), int(pair["op"]), int(count)) for pair, count in zip(pairs, counts, strict=True)
     )
-
-
-def _reduced_in_each_turn(log: RankTrace, sources: Mapping[str, str], steps: int) -> SourceLine | None:
-    """The line that reduces gradients at least as often as the optimizer steps."""
-    sites, counts = np.unique(log.calls["site"], return_counts=True)
-    lines = (log.site(int(site)) for site, count in zip(sites, counts, strict=True) if count >= steps)
-    return next((line for line in lines if reduces_gradients(sources, line)), None)

@@ -140,6 +140,30 @@ def _goes_round(test: DecidingTest) -> bool:
     )
 
 
+def condition_beside(sources: Mapping[str, str], site: SourceLine) -> Decision | None:
+    """The question in a loop that leads to a line whose answer is the most telling of a single rank, whatever it decides there;
+    None where no answer is."""
+    program = program_of(sources)
+    way = way_to(program, site)
+    loops = (
+        []
+        if way is None
+        else [
+            parent
+            for nodes in way.nodes.values()
+            for node in nodes
+            for parent, _ in program.above(node)
+            if isinstance(parent, ast.For | ast.AsyncFor | ast.While)
+        ]
+    )
+    holders = dict.fromkeys(node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.If | ast.While))
+    asked = [(origin(program, holder.test, is_test=True), DecidingTest(holder.test, holder)) for holder in holders]
+    found, test = max(asked, key=lambda one: one[0].weight, default=(None, None))
+    if found is None or test is None or found.weight < LEAST:
+        return None
+    return Decision.of(_step(program, test), with_answer(program, found.way, test.value), found.also)
+
+
 def _holds(loop: ast.AST, line: SourceLine) -> bool:
     return lineno(loop) <= line.line <= (getattr(loop, "end_lineno", 0) or lineno(loop))
 

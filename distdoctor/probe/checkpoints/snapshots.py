@@ -59,6 +59,7 @@ SHARE = 0.005  # of the time since the rank began
 FREE_SECONDS = 0.5
 PASSES = 2  # backward passes before which the random state is noted
 LOOKS = frozenset(1 << power for power in range(1, 11))  # passes before which the user's own objects are looked at
+MOST_WEIGHTS = 64  # that are looked at again in a script that steps by itself
 MOST_FORWARDS = 20_000  # calls of modules in which the first one that trains is looked for
 _RESUMES = re.compile(r"resum|contin|restart|restor|ckpt|checkpoint", re.I)
 
@@ -95,6 +96,7 @@ class Snapshots:
         for owner, kind in kinds:
             wrappers.listen(owner, "__init__", before=self.guarded(self._making(kind)))
         wrappers.listen(torch.autograd, "backward", before=self.guarded(self._backward))
+        wrappers.listen(torch.autograd, "grad", before=self.guarded(self._grad))
         self._listen()
 
     def _making(self, kind: str) -> Callable[[Any], None]:
@@ -167,6 +169,11 @@ class Snapshots:
             self._write(0, self._start)
         self.spent += time.thread_time() - began
 
+    def _grad(self, outputs: Any) -> None:
+        """Of a script that steps by itself it is a backward pass, beside optimizers a penalty or a curvature."""
+        if not self.live.has_optimizer:
+            self._backward(outputs)
+
     def _backward(self, _: Any) -> None:
         self._trained_with = self.live.count
         self._passes += 1
@@ -185,11 +192,15 @@ class Snapshots:
             self._write(0, self._start)
 
     def _look(self) -> None:
-        """What the user's objects hold before this pass: whether ranks share it shows. No device is waited for in a step."""
+        """What the user's objects hold before this pass: whether ranks share it shows. Of a script that steps by itself also the
+        weights, which nobody else looks at. No device is waited for in a step."""
         began = time.thread_time()
-        held = own_tensors(storages_of(self.live.tensors()))
-        own = own_digests({name: one for name, one in held.items() if one.device.type == "cpu"})
-        self._start["looks"][str(self._passes)] = {name: f"{one:016x}" for name, one in own.items()}
+        tensors = self.live.tensors()
+        own = own_digests(_on_cpu(own_tensors(storages_of(tensors))))
+        self._start["looks"][str(self._passes)] = _as_text(own)
+        if self._by_hand and not self.live.has_optimizer:
+            weights = own_digests(_on_cpu(dict(list(tensors[WEIGHTS].items())[:MOST_WEIGHTS])))
+            self._start["weights_at"][str(self._passes)] = _as_text(weights)
         self._start["rng"] = self._rng
         self._write(0, self._start)
         self.spent += time.thread_time() - began
@@ -210,7 +221,7 @@ class Snapshots:
                 began = time.thread_time()
                 own = own_in(state, own_tensors(storages_of(self.live.tensors())))
                 self.spent += time.thread_time() - began
-                self._last[2]["digests"][OWN] |= {name: f"{one:016x}" for name, one in own.items()}
+                self._last[2]["digests"][OWN] |= _as_text(own)
             self._add_path(path)
             return
         if not self._step or not self._may_spend():
@@ -290,7 +301,8 @@ class Snapshots:
             "resumes": False,
             "holds_schedule": False,
             "looks": {},
-            "digests": {kind: {name: f"{one:016x}" for name, one in named.items()} for kind, named in digests.items()},
+            "weights_at": {},
+            "digests": {kind: _as_text(named) for kind, named in digests.items()},
         }
 
     def _write(self, number: int, document: dict[str, Any]) -> None:
@@ -303,6 +315,14 @@ class Snapshots:
         except OSError as error:
             hand_on(error)
             return  # no room, or no folder any more: the job goes on without
+
+
+def _on_cpu(named: Named) -> Named:
+    return {name: one for name, one in named.items() if one.device.type == "cpu"}
+
+
+def _as_text(digests: dict[str, int]) -> dict[str, str]:
+    return {name: f"{one:016x}" for name, one in digests.items()}
 
 
 def _program() -> str:

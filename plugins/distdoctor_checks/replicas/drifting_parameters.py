@@ -7,7 +7,9 @@ Why it hurts     Nothing makes the replicas equal again: DistributedDataParallel
                  others trained.
 How we know      Digests of all bits of every parameter before and after each sampled step. The same digests show whether the
                  change happened in the step or between two steps, and on which rank. Where one condition of the source lets
-                 only that rank come to a line that changes weights, or to make an object that does, both are shown.
+                 only that rank come to a line that changes weights, or to make an object that does, both are shown. Where a
+                 script steps by itself, weights are looked at before backward passes 1, 2, 4, ... 1024: likely, when gradients
+                 are reduced in each pass, all weights began equal, and all of them stay different.
 What to do       Check what that rank alone does between the two steps: a reloaded checkpoint, an edited or clamped weight, an
                  EMA copied back, a layer re-initialized under `if rank == 0`. Do it on every rank, or broadcast afterwards.
 When it is fine  LocalSGD and other methods that synchronize weights only now and then: accept it with --ignore DD203.
@@ -20,11 +22,14 @@ from collections.abc import Iterator
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import ERROR, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
+from distdoctor.diagnosis.hang.wording import decision_places
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences, changed_between_steps
 from distdoctor.diagnosis.replicas.gradients import OBSERVED
+from distdoctor.diagnosis.replicas.stepped_by_hand import PartedByHand
 from distdoctor.diagnosis.replicas.tensor_differences import BEFORE, PARAMS
 from distdoctor.diagnosis.replicas.wording import evidence, loaded_where, places, sides, tie, which
+from distdoctor.diagnosis.source.deciding import condition_beside, deciding_condition
 from distdoctor.diagnosis.source.edited_weights import edited_on
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -32,7 +37,11 @@ from distdoctor.recording.trace.layout import TensorFlag
 
 
 @check("DD203", "drifting-parameters", severity=ERROR, family="replicas")
-def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]:
+def examine(partings: ReplicaDivergences | None, by_hand: PartedByHand | None, sources: Sources) -> Iterator[Finding]:
+    if by_hand is not None:
+        yield _stepped_by_hand(by_hand, sources)
+    if partings is None:
+        return
     for parting in partings.found:
         if parting.what not in (BEFORE, PARAMS):
             continue
@@ -53,6 +62,29 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
             at_ns=parting.at_ns,
             explains=(parting.key,),
         )
+
+
+def _stepped_by_hand(parted: PartedByHand, sources: Sources) -> Finding:
+    """Replicas of a script without an optimizer of torch."""
+    odd, others = parted.odd, [rank for rank in parted.ranks if rank not in parted.odd]
+    where = parted.reduced
+    decision = deciding_condition(sources.texts, where, where, odd, others) or condition_beside(sources.texts, where)
+    decides = decision_places(decision, {where})
+    more = f" and {len(parted.names) - 1} more" if len(parted.names) > 1 else ""
+    return Finding(
+        title=f"replicas hold different weights in {parted.names[0]}{more} from backward pass {parted.since} on, and never meet "
+        "again",
+        ranks=odd,
+        undecided=parted.is_tie,
+        confidence=LIKELY,
+        place=decides[0].site if decides else where,
+        places=(*decides, Place(where, parted.ranks, "reduces gradients")),
+        evidence={"equal until": parted.until, "different since": parted.since, "last look": parted.last},
+        why=f"all weights were equal on {named(parted.ranks)} before pass {parted.until}, gradients are reduced in every pass, "
+        f"and up to pass {parted.last} the weights stay different: the script steps by itself, by something that each rank has "
+        "of its own",
+        prescriptions=(Prescription("change-every-replica"),),
+    )
 
 
 def _edited(changed: tuple[int, ...], parting: ReplicaDivergence, sources: Sources) -> tuple[Place, ...]:
