@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distdoctor.diagnosis.hang.live.rank_activity import RankActivity, is_at_prompt
@@ -199,6 +199,8 @@ def _in_lock(process: ProcessStacks, sources: Mapping[str, str]) -> Obstacle | N
     mine = next((one for one in threads if one is not None and one.thread.os_id == process.pid), None)
     if mine is None or not mine.wants:
         return None
+    if mine.wants in mine.holds:
+        return _taken_twice(mine, sources)
     other = next((one for one in threads if one is not None and one is not mine and mine.wants in one.holds), None)
     if other is None:
         return None
@@ -219,6 +221,25 @@ def _in_lock(process: ProcessStacks, sources: Mapping[str, str]) -> Obstacle | N
         f"{_short(mine.site)} a timeout",
         {"lock": mine.wants, "taken by": other.name},
         also,
+    )
+
+
+def _taken_twice(mine: _Locking, sources: Mapping[str, str]) -> Obstacle | None:
+    """A lock that the thread itself has taken in a function above, of the same object as far as the source tells."""
+    first, made = mine.holds[mine.wants], lock_made_at(sources, mine.site, ("Lock",))
+    file = source_file(sources, mine.site.path)
+    if file is None or made is None or first.path != mine.site.path:
+        return None
+    classes = [[n for n in file.path_to(line) if isinstance(n, ast.ClassDef)] for line in (first.line, mine.site.line)]
+    if mine.wants.startswith("self.") and classes[0][-1:] != classes[1][-1:]:
+        return None
+    return Obstacle(
+        f"this thread has taken `{mine.wants}` itself at {_short(first)}, and it is no RLock: it waits for itself",
+        f"call what is at {_short(mine.site)} after the `with` of {_short(first)}, or make `{mine.wants}` a threading.RLock "
+        f"({_short(made)})",
+        {"lock": mine.wants, "taken by": "itself"},
+        ((first, f"takes `{mine.wants}`"), (made, "makes the lock"), (mine.site, f"asks for `{mine.wants}` again")),
+        place=first,
     )
 
 
@@ -243,8 +264,8 @@ def _locking(thread: ThreadStack, sources: Mapping[str, str]) -> _Locking | None
 _LOCKS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
 
 
-def lock_made_at(sources: Mapping[str, str], site: SourceLine) -> SourceLine | None:
-    """Where the lock is made that is asked for in a line."""
+def lock_made_at(sources: Mapping[str, str], site: SourceLine, kinds: Container[str] = _LOCKS) -> SourceLine | None:
+    """Where the lock is made that is asked for in a line, if it is one of these kinds."""
     file = source_file(sources, site.path)
     if file is None:
         return None
@@ -254,7 +275,7 @@ def lock_made_at(sources: Mapping[str, str], site: SourceLine) -> SourceLine | N
         if (
             asked[-1].rpartition(".")[2] in names
             and isinstance(one.value, ast.Call)
-            and last_word(one.value.func) in _LOCKS
+            and last_word(one.value.func) in kinds
         ):
             function = file.function_at(one.lineno)
             return SourceLine(site.path, one.lineno, getattr(function, "name", "<module>"))
