@@ -151,6 +151,8 @@ def test_a_shard_that_is_left_out_of_steps_by_its_own_rank_alone_is_told_at_what
 
 
 @pytest.mark.parametrize("about", [{"decides": "all"}, {"decides": "first"}], ids=["together", "one for all"])
-def test_shards_that_are_left_out_together_and_a_rank_that_steps_for_all_are_left_in_peace(about: dict[str, Any]) -> None:
+def test_shards_that_are_left_out_together_and_a_rank_that_steps_for_all_are_left_in_peace(
+    about: dict[str, Any],
+) -> None:
     recording, _ = jobs.watched(jobs.overflow_by_shard, **about)
     assert [one.code for one in found(recording) if one.severity != NOTE] == []

@@ -19,7 +19,7 @@ from torch import nn
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(0)
+torch.manual_seed({seed})
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
 params = list(model.parameters())
 generator = torch.Generator().manual_seed(rank)
@@ -56,6 +56,7 @@ for _ in range(40):
 {at_the_end}
 dist.destroy_process_group()
 """
+DEFAULTS = {"reduces": "", "agrees": "", "at_the_end": "", "seed": "0"}
 REDUCES = "dist.all_reduce(grads)"
 AGREES = "both = torch.stack([after, loss]); dist.all_reduce(both); after, loss = both / world"
 MEETS = """dist.barrier()
@@ -65,7 +66,7 @@ evaluate()"""
 
 
 def told(folder: Path, say: Callable[..., Said], **parts: str) -> list[dict[str, Any]]:
-    (folder / "search.py").write_text(SEARCH.format(**{"reduces": "", "agrees": "", "at_the_end": ""} | parts))
+    (folder / "search.py").write_text(SEARCH.format(**DEFAULTS | parts))
     say("run", "--nproc", 2, "-o", "report.json", "search.py")
     found: list[dict[str, Any]] = json.loads((folder / "report.json").read_text())["findings"]
     return [one for one in found if one["severity"] != "note"]
@@ -77,13 +78,22 @@ def test_a_line_search_that_each_rank_ends_by_its_own_loss_parts_the_replicas(
     (finding,) = told(tmp_path, say, reduces=REDUCES)
 
     assert (finding["code"], finding["confidence"], finding["ranks"]) == ("DD203", "likely", [0, 1])
-    lines = SEARCH.format(reduces=REDUCES, agrees="", at_the_end="").splitlines()
+    lines = SEARCH.format(**DEFAULTS | {"reduces": REDUCES}).splitlines()
     assert lines[finding["place"]["line"] - 1].startswith("    if after > loss - 0.3")
+
+
+def test_weights_that_each_rank_seeds_for_itself_differ_from_the_start(
+    tmp_path: Path, say: Callable[..., Said]
+) -> None:
+    (finding,) = told(tmp_path, say, reduces=REDUCES, agrees=AGREES, seed="rank")
+
+    assert (finding["code"], finding["confidence"], finding["ranks"]) == ("DD201", "likely", [0, 1])
+    assert finding["place"]["line"] == 7
 
 
 @pytest.mark.parametrize(
     "parts",
-    [{"reduces": REDUCES, "agrees": AGREES}, {}, {"at_the_end": MEETS}],
+    [{"reduces": REDUCES, "agrees": AGREES}, {"seed": "rank"}, {"at_the_end": MEETS}],
     ids=["decided together", "each rank for itself", "one for all in the end"],
 )
 def test_a_search_in_step_and_searches_of_ones_own_are_left_in_peace(

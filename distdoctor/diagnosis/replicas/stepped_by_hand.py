@@ -1,8 +1,8 @@
 """Replicas of a script that steps by itself, without an optimizer of torch: a line search, hand-written descent.
 
 Nobody tells the probe of its steps, so the weights are looked at before some backward passes. They are replicas where gradients
-are summed over the ranks in each pass, and all weights that are trained began equal. Parts that some ranks keep for themselves
-stay beside weights that are equal; where nothing is equal any more, and nothing becomes so again, the replicas have parted.
+are summed over all ranks in each pass. Parts that some ranks keep for themselves stay beside weights that are equal; where
+nothing that is trained is equal, and nothing becomes so again, the replicas have parted, or have never been the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _Weights = Mapping[str, str]
 
 @dataclass(frozen=True)
 class PartedByHand:
-    """`since`: the backward pass before which they differ first; `until`: the one before which they were equal for the last time.
-    `odd`: the ranks that are not as most are; all where there is no majority."""
+    """`since`: the backward pass before which they differ first; `until`: the one before which they were equal for the last time,
+    0 where they never were. `odd`: the ranks that are not as most are; all where there is no majority."""
 
     streams: ClassVar[frozenset[str]] = frozenset({"checkpoints", "collectives"})
     ranks: tuple[int, ...]
@@ -49,12 +49,12 @@ class PartedByHand:
         trained = {
             name
             for own in looks.values()
-            for name in own[common[-1]]
-            if own[common[-1]][name] != own[common[0]].get(name)
+            for name in own[common[0]]
+            if own[common[-1]].get(name) != own[common[0]][name]
         }
         since = next((number for number, names in enumerate(differ) if names), len(common))
         whole = all(names == trained for names in differ[-LEAST_LOOKS:]) and all(differ[since:])
-        if not since or len(common) - since < LEAST_LOOKS or not whole:
+        if len(common) - since < LEAST_LOOKS or not whole:
             raise NotApplicable("the weights that the script changes by itself have not parted")
         everybody, passes = frozenset(recording.ranks), common[-1] - START_PASS
         reduced = {reduced_in_each_turn(log, everybody, recording.sources, passes) for log in recording.ranks.values()}
@@ -64,8 +64,10 @@ class PartedByHand:
         usual, most = kinds.most_common(1)[0]
         alike = usual if most * 2 > len(looks) else None
         odd = tuple(sorted(rank for rank, own in looks.items() if tuple(sorted(own[common[since]].items())) != alike))
-        names = tuple(sorted(differ[since], key=list(next(iter(looks.values()))[START_PASS]).index))
-        return cls(tuple(sorted(looks)), odd, names, common[since - 1], common[since], common[-1], line)
+        names = tuple(name for name in next(iter(looks.values()))[common[0]] if name in differ[since])
+        if not names:
+            raise NotApplicable("the ranks do not hold weights of the same names")
+        return cls(tuple(sorted(looks)), odd, names, common[since - 1] if since else 0, common[since], common[-1], line)
 
     @property
     def is_tie(self) -> bool:

@@ -145,17 +145,9 @@ def condition_beside(sources: Mapping[str, str], site: SourceLine) -> Decision |
     None where no answer is."""
     program = program_of(sources)
     way = way_to(program, site)
-    loops = (
-        []
-        if way is None
-        else [
-            parent
-            for nodes in way.nodes.values()
-            for node in nodes
-            for parent, _ in program.above(node)
-            if isinstance(parent, ast.For | ast.AsyncFor | ast.While)
-        ]
-    )
+    nodes = [node for nodes in way.nodes.values() for node in nodes] if way is not None else []
+    above = [parent for node in nodes for parent, _ in program.above(node)]
+    loops = [one for one in above if isinstance(one, ast.For | ast.AsyncFor | ast.While)]
     holders = dict.fromkeys(node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.If | ast.While))
     asked = [(origin(program, holder.test, is_test=True), DecidingTest(holder.test, holder)) for holder in holders]
     found, test = max(asked, key=lambda one: one[0].weight, default=(None, None))

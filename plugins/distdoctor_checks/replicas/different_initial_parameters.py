@@ -6,7 +6,8 @@ Why it hurts     Averaged gradients move different models by the same amount. Th
                  rank evaluates and saves a different one.
 How we know      Digests of all bits of every parameter, taken when the first step began, before it changed anything. The last
                  seed before the model is built is shown where the source makes it of the rank, a clock or the process. Likely
-                 where only some differ and the ranks exchange rows by all_to_all: these may be experts, which each rank owns.
+                 where only some differ and the ranks exchange rows by all_to_all: these may be experts, which each rank owns;
+                 and in a script that steps by itself, when it reduces gradients in each backward pass.
 What to do       Seed every rank with the same seed before building the model, load the same checkpoint on all ranks, or
                  broadcast the parameters from rank 0. DistributedDataParallel broadcasts by default, unless init_sync=False.
 When it is fine  Ranks that hold different shards or stages, and ensembles: only ranks that average their gradients are
@@ -27,6 +28,7 @@ from distdoctor.diagnosis.hang.wording import at
 from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaDivergences
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients
 from distdoctor.diagnosis.replicas.reduced_by_hand import reduction_line
+from distdoctor.diagnosis.replicas.stepped_by_hand import PartedByHand
 from distdoctor.diagnosis.replicas.tensor_differences import INITIAL
 from distdoctor.diagnosis.replicas.wording import evidence, loaded_where, places, sides, tie, which
 from distdoctor.diagnosis.source.initial_seeds import InitialSeed, initial_seed
@@ -39,7 +41,13 @@ _EXCHANGES = (int(Op.ALL_TO_ALL), int(Op.ALL_TO_ALL_SINGLE))
 
 
 @check("DD201", "different-initial-parameters", severity=ERROR, family="replicas")
-def examine(partings: ReplicaDivergences, sources: Sources, recording: Recording) -> Iterator[Finding]:
+def examine(
+    partings: ReplicaDivergences | None, by_hand: PartedByHand | None, sources: Sources, recording: Recording
+) -> Iterator[Finding]:
+    if by_hand is not None and not by_hand.until:
+        yield _stepped_by_hand(by_hand, sources)
+    if partings is None:
+        return
     for parting in partings.found:
         if parting.what != INITIAL:
             continue
@@ -91,6 +99,28 @@ def examine(partings: ReplicaDivergences, sources: Sources, recording: Recording
             at_ns=_since(parting, partings.gradients),
             explains=(parting.key,),
         )
+
+
+def _stepped_by_hand(parted: PartedByHand, sources: Sources) -> Finding:
+    """Replicas of a script without an optimizer of torch."""
+    seed = initial_seed(sources.texts, parted.names[0])
+    more = f" and {len(parted.names) - 1} more" if len(parted.names) > 1 else ""
+    parts = (
+        f"gradients are reduced over {named(parted.ranks)} in every backward pass, and up to pass {parted.last} no weight that is "
+        "trained has become the same on all of them",
+        _of_each_rank(seed),
+    )
+    return Finding(
+        title=f"{parted.names[0]}{more} {'differ' if more else 'differs'} before the first backward pass, and ever after",
+        ranks=parted.odd,
+        undecided=parted.is_tie,
+        confidence=LIKELY,
+        place=seed.lines[-1][0] if seed else parted.reduced,
+        places=(*_seeded(seed, parted.ranks), Place(parted.reduced, parted.ranks, "reduces gradients")),
+        evidence={"different": list(parted.names[:8]), "last look": parted.last},
+        why="; ".join(part for part in parts if part),
+        prescriptions=(_same_seed(seed),),
+    )
 
 
 def _may_be_experts(parting: ReplicaDivergence, recording: Recording) -> bool:

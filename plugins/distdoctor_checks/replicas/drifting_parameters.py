@@ -38,7 +38,7 @@ from distdoctor.recording.trace.layout import TensorFlag
 
 @check("DD203", "drifting-parameters", severity=ERROR, family="replicas")
 def examine(partings: ReplicaDivergences | None, by_hand: PartedByHand | None, sources: Sources) -> Iterator[Finding]:
-    if by_hand is not None:
+    if by_hand is not None and by_hand.until:
         yield _stepped_by_hand(by_hand, sources)
     if partings is None:
         return
