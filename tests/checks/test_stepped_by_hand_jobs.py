@@ -59,6 +59,7 @@ dist.destroy_process_group()
 DEFAULTS = {"reduces": "", "agrees": "", "at_the_end": "", "seed": "0"}
 REDUCES = "dist.all_reduce(grads)"
 AGREES = "both = torch.stack([after, loss]); dist.all_reduce(both); after, loss = both / world"
+NORMS = "norms = torch.stack([g.norm() for g in grads.split(8)[:4]]); dist.all_reduce(norms)"
 MEETS = """dist.barrier()
 for p in params:
     dist.broadcast(p.data, 0)
@@ -93,8 +94,8 @@ def test_weights_that_each_rank_seeds_for_itself_differ_from_the_start(
 
 @pytest.mark.parametrize(
     "parts",
-    [{"reduces": REDUCES, "agrees": AGREES}, {"seed": "rank"}, {"at_the_end": MEETS}],
-    ids=["decided together", "each rank for itself", "one for all in the end"],
+    [{"reduces": REDUCES, "agrees": AGREES}, {"seed": "rank"}, {"at_the_end": MEETS}, {"reduces": NORMS}],
+    ids=["decided together", "each rank for itself", "one for all in the end", "only norms are reduced"],
 )
 def test_a_search_in_step_and_searches_of_ones_own_are_left_in_peace(
     tmp_path: Path, say: Callable[..., Said], parts: dict[str, str]

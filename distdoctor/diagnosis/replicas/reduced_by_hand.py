@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from distdoctor.diagnosis.facts.collectives import members_of
 from distdoctor.diagnosis.facts.replicas import calls_of_gradients
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
 from distdoctor.diagnosis.source.reduced_gradients import reduces_gradients
-from distdoctor.recording.recording import RankTrace, SourceLine
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import Op
 
 
@@ -45,9 +44,15 @@ def reduction_line(gradients: Gradients, peers: ReplicaGroup) -> SourceLine:
     return own.log.site(best) if counts.get(best) else SourceLine()
 
 
-def reduced_in_each_turn(log: RankTrace, ranks: frozenset[int], sources: Mapping[str, str], turns: int) -> SourceLine:
-    """The line that reduces gradients over these ranks at least so many times, as its source tells; none where there is none."""
-    wide = [int(row["key"]) for row in log.groups if members_of(log.text(int(row["members"]))).known == ranks]
-    sites, counts = np.unique(log.calls["site"][np.isin(log.calls["group"], wide)], return_counts=True)
-    lines = (log.site(int(site)) for site, count in zip(sites, counts, strict=True) if count >= turns)
-    return next((line for line in lines if reduces_gradients(sources, line)), SourceLine())
+def reduced_in_each_turn(recording: Recording, rank: int, turns: int, least_bytes: int) -> SourceLine:
+    """The line that reduces gradients over all ranks at least so many times, as its source tells, and at least so much in each
+    turn: more than norms of them. None where there is none."""
+    log, everybody = recording.ranks[rank], frozenset(recording.ranks)
+    wide = [int(row["key"]) for row in log.groups if members_of(log.text(int(row["members"]))).known == everybody]
+    calls = log.calls[np.isin(log.calls["group"], wide)]
+    for site in np.unique(calls["site"]):
+        mine, line = calls[calls["site"] == site], log.site(int(site))
+        enough = len(mine) >= turns and int(mine["nbytes"].sum(dtype=np.uint64)) >= turns * least_bytes
+        if enough and reduces_gradients(recording.sources, line):
+            return line
+    return SourceLine()

@@ -19,6 +19,7 @@ from distdoctor.recording.states import StateSnapshot
 from distdoctor.recording.trace.state_file import START, WEIGHTS
 
 LEAST_LOOKS = 3  # in which they differ, the last ones
+A_NORM_BYTES = 9  # more than a norm of a weight's gradient takes, in double precision
 START_PASS = 1  # the start is what was there before the first pass
 
 _Weights = Mapping[str, str]
@@ -56,8 +57,8 @@ class PartedByHand:
         whole = all(names == trained for names in differ[-LEAST_LOOKS:]) and all(differ[since:])
         if len(common) - since < LEAST_LOOKS or not whole:
             raise NotApplicable("the weights that the script changes by itself have not parted")
-        everybody, passes = frozenset(recording.ranks), common[-1] - START_PASS
-        reduced = {reduced_in_each_turn(log, everybody, recording.sources, passes) for log in recording.ranks.values()}
+        passes, least_bytes = common[-1] - START_PASS, A_NORM_BYTES * len(trained)
+        reduced = {reduced_in_each_turn(recording, rank, passes, least_bytes) for rank in recording.ranks}
         if len(reduced) > 1 or not (line := reduced.pop()):
             raise NotApplicable("gradients are not reduced in each backward pass")
         kinds = Counter(tuple(sorted(own[common[since]].items())) for own in looks.values())

@@ -25,6 +25,7 @@ from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 ENOUGH = 20  # steps of the rank that made the most
 LEFT_OUT = 5  # steps at least that another made less: the first ones of a loss scale may overflow anywhere
 PART = 0.05  # of the steps at least
+HALF_BYTES = 2  # of a number in half precision
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def _found(gradients: Gradients, recording: Recording) -> Iterator[StepsOfLine]:
     most, least = max(steps.values()), min(steps.values())
     if most < ENOUGH or most - least < max(LEFT_OUT, PART * most):
         return
-    reduced = reduced_in_each_turn(logs[0], frozenset(recording.ranks), recording.sources, most)
+    held_bytes = HALF_BYTES * max(sum(t.numel for t in own.tensors.values()) for own in gradients.ranks.values())
+    reduced = reduced_in_each_turn(recording, logs[0].rank, most, held_bytes)
     behind = [rank for rank, count in steps.items() if count < most]
     ahead = [rank for rank in steps if rank not in behind]
     decision = deciding_condition(recording.sources, site, site, behind, ahead)
