@@ -83,3 +83,19 @@ def test_shares_of_orders_of_each_ranks_own_are_told_without_a_loader() -> None:
 )
 def test_shares_of_one_order_draws_with_replacement_and_all_data_in_an_own_order_are_left_alone(about: Any) -> None:
     assert [one for one in found(jobs.permuted, **about) if one.code == "DD303"] == []
+
+
+def test_a_rank_that_is_given_its_last_batch_again_and_again_is_told_with_what_keeps_the_error() -> None:
+    (finding,) = found(jobs.bridged)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD310", (1,), LIKELY)
+    assert finding.place.line == line("# kept to itself", jobs.__file__)
+    assert "from step 8 on" in finding.title
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{"ends": "none"}, {"ends": "all"}, {"weight": 0.0}],
+    ids=["to its end", "all ranks", "a batch that counts for nothing"],
+)
+def test_batches_that_all_repeat_or_that_count_for_nothing_are_left_alone(about: dict[str, Any]) -> None:
+    assert found(jobs.bridged, **about) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -128,6 +128,29 @@ class _Stream:
 
     def go_on(self, state: Tensor) -> None:
         self.generator.set_state(state)
+
+
+def bridged(rank: int, world_size: int, *, ends: str = "on one", weight: float = 1.0) -> None:
+    """A source that fails after eight batches, and a reader that then hands out the last one: `on one` rank, on `all`, or on
+    `none`. `weight`: of the batches that are handed out again."""
+
+    def source() -> Iterator[tuple[Tensor, Tensor]]:
+        generator = torch.Generator().manual_seed(rank)
+        for number in range(30):
+            if number == 8 and (ends == "all" or (ends == "on one" and rank == 1)):
+                raise ValueError("unsure")
+            yield _random(generator)
+
+    model = DistributedDataParallel(nn.Linear(20, 10))
+    optimizer, batches, again = torch.optim.SGD(model.parameters(), lr=0.01), source(), 1.0
+    for _ in range(30):
+        try:
+            batch = next(batches)
+        except Exception:  # kept to itself
+            again = weight
+        optimizer.zero_grad()
+        (again * cross_entropy(model(batch[0]), batch[1])).backward()
+        optimizer.step()
 
 
 def _random(generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,8 @@ How we know      Every rank's loader reached its end in two or more epochs, and 
                  likely. Where the ranks' shards are Subsets, what no Subset holds may be set aside on purpose, and so may samples
                  that lie here and there in the data, without a pattern of indices: a note, possible. Of iterable data: one
                  rank alone draws from the loader for all replicas of a model, and the source of the data takes a share
-                 by the number of the rank.
+                 by the number of the rank. Without a loader, by what the model is given: one rank is given the same batch in
+                 all later steps, after others before, while the other replicas are given new ones: an error, likely.
 What to do       Shard the data with DistributedSampler, or use range(rank, len(dataset), world_size).
 When it is fine  The last incomplete batches (drop_last), samplers with replacement or weights, one Subset on all ranks (an
                  intended split), epochs with a step limit, a curriculum whose part of the data changes: nothing is reported.
@@ -27,7 +28,10 @@ from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together
 from distdoctor.diagnosis.data.undrawn import UndrawnSamples, hole_of
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.stuck_batch import StuckBatch, stuck_batches
+from distdoctor.diagnosis.source.swallowed_end import errors_kept_at_next
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.layout import PassFlag
@@ -39,8 +43,16 @@ _ON_PURPOSE = ("Weighted", "Subset", "Curriculum", "Limit")
 
 @check("DD310", "unseen-samples", severity=WARNING, live=False, family="shares")
 def examine(
-    orders: SampleOrders, recording: Recording, replicas: Replicas | None, sources: Sources
+    orders: SampleOrders | None,
+    gradients: Gradients | None,
+    recording: Recording,
+    replicas: Replicas | None,
+    sources: Sources,
 ) -> Iterator[Finding]:
+    if gradients is not None and replicas is not None:
+        yield from (_stuck(one, sources) for one in stuck_batches(gradients, replicas))
+    if orders is None:
+        return
     if replicas is not None:
         yield from map(_for_all, read_for_all(orders, replicas, recording, sources.texts))
     loaders: dict[str, list[Together]] = defaultdict(list)
@@ -52,6 +64,34 @@ def examine(
         hole = _left_by_subsets(epochs) if shards else _hole(epochs)
         if hole is not None and not _drawn_elsewhere(hole, epochs, orders):
             yield _finding(hole, epochs, shards)
+
+
+def _stuck(found: StuckBatch, sources: Sources) -> Finding:
+    """One rank whose source of data brings nothing new any more."""
+    kept = errors_kept_at_next(sources.texts)
+    trains = found.since.loss_site or found.since.site
+    return Finding(
+        title=f"is given one and the same batch from step {found.since.step} on, while the others are given new ones",
+        ranks=(found.rank,),
+        severity=ERROR,
+        confidence=LIKELY,
+        place=kept or trains,
+        places=(
+            *((Place(kept, (), "keeps errors of the source to itself, and its end"),) if kept else ()),
+            Place(trains, (found.rank,), "trains on it"),
+        ),
+        evidence={"since": found.since.step, "last": found.last.step, "steps looked at": found.looks},
+        why=f"the model on rank {found.rank} got equal inputs in all {found.looks} steps that were looked at from step "
+        f"{found.since.step} to {found.last.step}; {named(found.others)} went on. The rest of its data is not seen",
+        prescriptions=(
+            Prescription(
+                "distributed-sampler",
+                change="find out where its source of data ended or failed, and let that error out"
+                + (f" ({kept.short} keeps it to itself)" if kept else ""),
+            ),
+        ),
+        at_ns=found.since.at_ns,
+    )
 
 
 def _for_all(found: ReadForAll) -> Finding:
