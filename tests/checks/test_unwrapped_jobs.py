@@ -92,6 +92,24 @@ def test_what_is_averaged_or_each_ranks_own_beside_a_wrapper_is_left_alone(how: 
     assert [(one.code, one.title) for one in found(recording)] == []
 
 
+def test_of_what_a_wrapper_ignores_that_which_the_program_forgets_to_reduce_is_told() -> None:
+    recording, _ = watched(jobs.ignored_tables)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD219", (0, 1), LIKELY)
+    assert finding.title.startswith("table_adapter.weight and 1 more are trained on ranks 0-1 and never averaged")
+    assert "# ignored" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+@pytest.mark.parametrize("about", [{"prefix": "table."}, {"own": True}], ids=["the table alone", "all by hand"])
+def test_what_a_wrapper_ignores_and_the_program_reduces_is_left_alone(about: dict[str, Any]) -> None:
+    """Sums of sparse gradients are recorded like others."""
+    recording, _ = watched(jobs.ignored_tables, **about)
+
+    assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+    assert not recording.troubles
+
+
 def test_a_loss_divided_by_a_count_over_all_ranks_and_averaged_again_is_told() -> None:
     recording, _ = watched(jobs.divided_by_a_count)
     (finding,) = [one for one in found(recording) if one.severity != NOTE]

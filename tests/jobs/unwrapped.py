@@ -61,6 +61,43 @@ def wrapped_in_part(rank: int, world_size: int, *, how: str) -> None:
             optimizer.step()
 
 
+class Tables(nn.Module):
+    """Lookup tables with sparse gradients, an adapter beside them, and a dense tower."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.table_adapter = nn.Embedding(40, 8, sparse=True), nn.Linear(12, 8)
+        self.tower = nn.Linear(16, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        rows = (inputs[:, 0] * 10).long().clamp(0, 39)
+        return self.tower(cat([self.table(rows), self.table_adapter(inputs)], -1))
+
+
+def ignored_tables(rank: int, world_size: int, *, prefix: str = "table", own: bool = False) -> None:
+    """What begins with `prefix` is kept out of the wrapper, and the sparse gradients of the table are summed by hand. `own`: so
+    is the adapter, which nobody forgets."""
+    model, rows = Tables(), torch.randn(160, 12)
+    data = TensorDataset(rows, rows[:, :4].argmax(1))
+    names = [name for name, _ in model.named_parameters() if name.startswith(prefix)]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)  # ignored
+    wrapped, sampler = DistributedDataParallel(model), DistributedSampler(data)
+    dense = [p for name, p in model.named_parameters() if name != "table.weight"]
+    optimizers = torch.optim.Adam(dense, 1e-2), torch.optim.SparseAdam([model.table.weight], 1e-2)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for inputs, labels in DataLoader(data, 8, sampler=sampler):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            cross_entropy(wrapped(inputs), labels).backward()
+            for parameter in (model.table.weight, *(model.table_adapter.parameters() if own else ())):
+                gradient = parameter.grad.coalesce() if parameter.grad.is_sparse else parameter.grad  # type: ignore[union-attr]
+                dist.all_reduce(gradient)
+                parameter.grad = gradient / world_size
+            for optimizer in optimizers:
+                optimizer.step()
+
+
 def batch(step: int, rows: int = 16, width: int = 12) -> tuple[Tensor, Tensor]:
     inputs = torch.randn(rows, width, generator=torch.Generator().manual_seed(step))
     return inputs, inputs[:, :4].argmax(1)

@@ -122,7 +122,8 @@ def shared_samples(orders: SampleOrders, replicas: Replicas | None = None) -> It
             yield from _sharded(together)
             if replicas is not None and may_be_averaged(together, replicas):
                 for known in replicas.sets:
-                    yield from _by_hand(together.among(known.ranks))
+                    if not _draws_anew(together.among(known.ranks), orders):
+                        yield from _by_hand(together.among(known.ranks))
 
 
 def _usable(one: LoaderPass) -> bool:
@@ -150,11 +151,19 @@ def _by_hand(together: Together) -> Iterator[Shared]:
     passes = list(together.passes.values())
     if len(passes) < 2 or any(one.num_replicas > 1 or not _usable(one) for one in passes) or not one_content(passes):
         return
-    if any(repeats_within(one) or _repeats_on_purpose(one) for one in passes) or all(map(_draws_some, passes)):
+    if any(map(_repeats_on_purpose, passes)) or all(map(_draws_some, passes)):
         return
     if all(_whole(one) for one in passes) or _identical(passes):
         return  # that is a missing sampler, not an overlap
     yield from _found(together, _fair(passes), proven=False)
+
+
+def _draws_anew(together: Together, orders: SampleOrders) -> bool:
+    """Whether the sampler of these passes gives a rank a sample twice in some pass of it: then it draws with replacement, and
+    what two ranks have in common comes by chance."""
+    made = {(one.made_line, one.sampler_name) for one in together.passes.values()}
+    passes = (one for rank in together.passes for one in orders.by_rank.get(rank, ()))
+    return any(repeats_within(one) for one in passes if (one.made_line, one.sampler_name) in made)
 
 
 def _draws_some(one: LoaderPass) -> bool:

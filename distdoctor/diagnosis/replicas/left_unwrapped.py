@@ -36,7 +36,11 @@ _OF_SHARDS = (Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.REDUCE_SCATTER, Op.RE
 
 @dataclass(frozen=True)
 class LeftUnwrapped:
-    """What one optimizer holds of them. `by` averages `inside` others on these ranks; `together`: why they belong together."""
+    """What one optimizer holds of them. `by` averages `inside` others on these ranks; `together`: why they belong together.
+
+    `beside`: of those that the wrapper was told to ignore, how many others the program reduces by itself; 0 where no wrapper
+    holds them at all.
+    """
 
     ranks: tuple[int, ...]
     by: str
@@ -44,6 +48,7 @@ class LeftUnwrapped:
     tensors: tuple[TensorInfo, ...]
     inside: int
     update: Update
+    beside: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,26 +73,46 @@ class PartsLeftUnwrapped:
 
 
 def _found(gradients: Gradients, replicas: ReplicaSet, together: str) -> Iterator[LeftUnwrapped]:
-    ranks = replicas.ranks
-    known = [gradients.ranks[rank] for rank in ranks if rank in gradients.ranks]
-    if not known or not any(map(_is_in_none, known[0].tensors.values())):
-        return
-    if len(known) < len(ranks) or any(_exchanges(own, replicas.by) for own in known):
+    known = [gradients.ranks[rank] for rank in replicas.ranks if rank in gradients.ranks]
+    if not known or len(known) < len(replicas.ranks):
         return
     if gradients.recording.job.running and max(len(own.log.steps) for own in known) <= LONGEST_WINDOW:
         return  # they may meet yet
-    inside = sum(1 for tensor in known[0].tensors.values() if tensor.agree and not tensor.flags & TensorFlag.BUFFER)
-    for optimizer in sorted({update.optimizer for own in known for update in own.updates}):
+    outside = [one for one in known[0].tensors.values() if _is_in_none(one)]
+    if outside and not any(_exchanges(own, replicas.by) for own in known):
+        yield from _parted(gradients, replicas, together, outside)
+    ignored = [one for one in known[0].tensors.values() if one.optimizer > 0 and one.flags & TensorFlag.IGNORED]
+    reduced = [shapes_reduced(own) for own in known] if ignored else []
+    forgotten = [one for one in ignored if not any(one.shape in shapes for shapes in reduced)]
+    beside = len(ignored) - len(forgotten)
+    sent = frozenset(one.shape for one in ignored)
+    if forgotten and beside and not any(_exchanges(own, replicas.by, sent) for own in known):
+        yield from _parted(gradients, replicas, together, forgotten, beside)
+
+
+def _parted(
+    gradients: Gradients, replicas: ReplicaSet, together: str, tensors: list[TensorInfo], beside: int = 0
+) -> Iterator[LeftUnwrapped]:
+    """Those of these parameters that began equal, part in the first steps and never meet, by optimizer."""
+    ranks, first = replicas.ranks, gradients.ranks[replicas.ranks[0]]
+    inside = sum(1 for tensor in first.tensors.values() if tensor.agree and not tensor.flags & TensorFlag.BUFFER)
+    for optimizer in sorted({one.optimizer for one in tensors}):
         found = courses(gradients.ranks, optimizer, ranks)
-        names = frozenset(name for name, by_rank in found.items() if parts(by_rank, ranks))
-        tensors = [known[0].info(name, optimizer) for name in sorted(names)]
-        whole = [one for one in tensors if one is not None and _is_in_none(one)]
+        mine = sorted((one for one in tensors if one.optimizer == optimizer), key=lambda one: one.index)
+        whole = tuple(one for one in mine if one.name in found and parts(found[one.name], ranks))
         peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), frozenset(one.name for one in whole))
         if inside and whole and not meets(gradients, peers) and not weights_are_exchanged(gradients, peers, 1):
-            update = next(one for one in known[0].updates if one.optimizer == optimizer and one.step)
-            yield LeftUnwrapped(
-                ranks, replicas.by, together, tuple(sorted(whole, key=lambda one: one.index)), inside, update
-            )
+            update = next(one for one in first.updates if one.optimizer == optimizer and one.step)
+            yield LeftUnwrapped(ranks, replicas.by, together, whole, inside, update, beside)
+
+
+def shapes_reduced(own: RankGradients) -> frozenset[str]:
+    """The shapes that the program itself all_reduces in most of its steps."""
+    calls = own.log.calls
+    mine = calls[(calls["step"] > 0) & (calls["flags"] & CallFlag.NATIVE == 0) & (calls["op"] == Op.ALL_REDUCE)]
+    shapes, counts = np.unique(mine["shape"], return_counts=True)
+    often = len(own.log.steps) / 2
+    return frozenset(own.log.text(int(shape)) for shape, count in zip(shapes, counts, strict=True) if count >= often)
 
 
 def _is_in_none(tensor: TensorInfo) -> bool:
@@ -96,14 +121,16 @@ def _is_in_none(tensor: TensorInfo) -> bool:
     return tensor.optimizer > 0 and not tensor.agree and not tensor.flags & left_alone
 
 
-def _exchanges(own: RankGradients, by: str) -> bool:
+def _exchanges(own: RankGradients, by: str, besides: frozenset[str] = frozenset()) -> bool:
     """Whether the program itself sends more than a few numbers in its steps: activations, features, weights. What it sends now
-    and then, as the pictures of an evaluation, trains nothing."""
+    and then, as the pictures of an evaluation, trains nothing; nor do sums of what has one of the shapes `besides`."""
     calls, others = own.log.calls, _BARRIERS if by == WRAPPER else (*_BARRIERS, *_OF_SHARDS)
     mine = (
         (calls["step"] > 0)
         & (calls["flags"] & CallFlag.NATIVE == 0)
         & ~np.isin(calls["op"], [int(op) for op in others])
     )
+    shapes = [int(one) for one in np.unique(calls["shape"]) if own.log.text(int(one)) in besides]
+    mine &= ~((calls["op"] == Op.ALL_REDUCE) & np.isin(calls["shape"], shapes))
     steps = np.unique(calls["step"][mine & (calls["nbytes"] > A_FEW)])
     return len(steps) > NOW_AND_THEN * len(own.log.steps)

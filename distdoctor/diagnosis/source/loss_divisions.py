@@ -18,6 +18,7 @@ from distdoctor.recording.recording import SourceLine
 _ADDS_UP = re.compile("reduce|all_gather")  # what a broadcast hands on is nobody's sum
 MOST = 40  # expressions that are followed
 DIVIDES = frozenset({"div", "div_", "true_divide", "divide", "divide_"})
+_IN_PLACE = frozenset({"div_", "divide_", "mul_", "multiply_"})
 _AS_IT_IS = frozenset(
     {"values", "to", "float", "double", "half", "bfloat16", "cuda", "cpu", "scale", "sum", "squeeze", "view"}
 )
@@ -63,10 +64,26 @@ def term_over_all(sources: Mapping[str, str], backward: SourceLine) -> Division 
         ]
         if divisor is None or not summed:
             continue
-        if not any(names_world(last_word(node)) for one in made for node in ast.walk(one)):
+        scaled = (two for one in made for two in (one, *_scaled_in_place(program, one)))
+        if not any(names_world(last_word(node)) for one in scaled for node in ast.walk(one)):
             word = ast.unparse(divisor)
             found.setdefault(word, Division(_line(program, value), word, True, _line(program, summed[0])))
     return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _scaled_in_place(program: UserProgram, value: ast.expr) -> Iterator[ast.expr]:
+    """What the variables in an expression are divided or multiplied by where they lie: `count /= world`, `count.div_(world)`."""
+    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    for node in program.inside(program.scope_of(value)) if names else ():
+        target: ast.expr
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div | ast.Mult):
+            target, by = node.target, [node.value]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _IN_PLACE:
+            target, by = node.func.value, node.args[:1]
+        else:
+            continue
+        if isinstance(target, ast.Name) and target.id in names:
+            yield from by
 
 
 def _before(program: UserProgram, sources: Mapping[str, str], backward: SourceLine) -> Iterator[ast.AST]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from distdoctor.probe.checkpoints.live_state import Named, is_sharded, storage_of, storages_of
 from distdoctor.probe.checkpoints.tensors import tensors_in
+from distdoctor.probe.tensors.digests import bytes_of
 from distdoctor.probe.tensors.module_trees import plain_name
 from distdoctor.recording.trace.state_file import MOST_TENSORS, WEIGHTS
 
@@ -40,7 +41,7 @@ def alive_beside(live: Mapping[str, Named]) -> Named | None:
         return None
     shapes, own = {tensor.shape for tensor in live[WEIGHTS].values()}, storages_of(live)
     others = [one for one in _plain_tensors() if one.shape in shapes and storage_of(one) not in own]
-    if len(others) > MOST_TENSORS or sum(one.nbytes for one in others) > LARGEST_BYTES:
+    if len(others) > MOST_TENSORS or sum(map(bytes_of, others)) > LARGEST_BYTES:
         return None
     return {f"{number} {_type_of(one)}": one for number, one in enumerate(others)}
 

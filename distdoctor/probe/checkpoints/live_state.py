@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from distdoctor.probe.checkpoints.counters import counters
 from distdoctor.probe.checkpoints.tensors import tensors_in
 from distdoctor.probe.interruptions import hand_on
-from distdoctor.probe.tensors.digests import Digests, finished, is_readable, kinds_of, local
+from distdoctor.probe.tensors.digests import Digests, bytes_of, finished, is_readable, kinds_of, local
 from distdoctor.probe.tensors.module_trees import ModuleTrees, parameters_of, plain_name
 from distdoctor.recording.trace.layout import digest_of, extend
 from distdoctor.recording.trace.state_file import (
@@ -139,7 +139,7 @@ def digests_of(tensors: Named) -> dict[str, int]:
     names = [name for name, tensor in tensors.items() if is_readable(tensor)]
     kept, size = [], 0
     for name in names:
-        size += local(tensors[name]).nbytes
+        size += bytes_of(local(tensors[name]))
         if size > LARGEST_BYTES:
             break
         kept.append(name)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from distdoctor.probe import sites
 from distdoctor.probe.checkpoints.live_state import Named, digests_of, storage_of
 from distdoctor.probe.checkpoints.tensors import tensors_in
+from distdoctor.probe.tensors.digests import bytes_of
 from distdoctor.probe.variables import held_by, reachable
 
 MOST = 128  # tensors
@@ -36,7 +37,7 @@ def own_tensors(known: Container[int]) -> Named:
         held = {
             f"{kind.__name__}.{name}": tensor
             for name, tensor in held_by(one)
-            if not tensor.requires_grad and tensor.nbytes <= LARGEST_BYTES and storage_of(tensor) not in known
+            if not tensor.requires_grad and bytes_of(tensor) <= LARGEST_BYTES and storage_of(tensor) not in known
         }
         classes[kind.__name__] = classes.get(kind.__name__, 0) + bool(held)
         found |= held if len(found) + len(held) <= MOST else {}
@@ -47,7 +48,7 @@ def own_digests(tensors: Named) -> dict[str, int]:
     """One for each of the first so many bytes of them."""
     size, kept = 0, dict[str, Tensor]()
     for name, tensor in tensors.items():
-        size += tensor.nbytes
+        size += bytes_of(tensor)
         if size <= ALL_BYTES:
             kept[name] = tensor
     return digests_of(kept)

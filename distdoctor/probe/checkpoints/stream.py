@@ -27,6 +27,7 @@ from distdoctor.probe.checkpoints.tensors import PREFIXES, count_names, tensors_
 from distdoctor.probe.context import Rank
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.stream import ProbeStream
+from distdoctor.probe.tensors.digests import bytes_of
 from distdoctor.probe.writer import FAILED, TraceWriter
 from distdoctor.recording.trace.events import (
     Loading,
@@ -139,7 +140,7 @@ class CheckpointStream(ProbeStream):
             known = self._serialized[thread] = Serialized(first, self.rank.step)
         known.live += live
         known.nbytes += (
-            state.nbytes if isinstance(state, torch.Tensor) else sum(one.nbytes for _, one in tensors_in(state))
+            bytes_of(state) if isinstance(state, torch.Tensor) else sum(bytes_of(one) for _, one in tensors_in(state))
         )
 
     def _begins_aside(self, noted: tuple[int, int], state: Any, path: str) -> None:
@@ -256,7 +257,7 @@ class CheckpointStream(ProbeStream):
     def load_ended(self, noted: Noted, result: Any, failed: bool) -> None:
         if noted and not failed and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             own = torch.cuda.current_device()
-            foreign = sum(one.nbytes for _, one in tensors_in(result) if one.is_cuda and one.get_device() != own)
+            foreign = sum(bytes_of(one) for _, one in tensors_in(result) if one.is_cuda and one.get_device() != own)
             self.patch(noted, "foreign", foreign)
         self.patch(noted, "done_ns", _done(failed))
 

@@ -24,6 +24,7 @@ from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.compile_guard import called_by_cpp
 from distdoctor.probe.context import DEEPEST, Rank
 from distdoctor.probe.interruptions import suppressed
+from distdoctor.probe.tensors.digests import bytes_of
 from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import (
@@ -271,7 +272,7 @@ class CollectivesStream:
         shape = shape_text(tensors)
         dtype = DTYPE_NUMBER.get(tensors[0].dtype, 0) if tensors else 0
         signature = signature_of(Op(op), dtype, shape, reduce_op, root, flags)
-        kind = (signature, self.trace.texts.id(shape), sum(t.nbytes for t in tensors), dtype)
+        kind = (signature, self.trace.texts.id(shape), sum(map(bytes_of, tensors)), dtype)
         if len(self._kinds) < MOST_KINDS:
             self._kinds[key] = kind
         return kind

@@ -28,7 +28,7 @@ from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
 from distdoctor.probe.interruptions import hand_on
-from distdoctor.probe.tensors.digests import digest, is_readable
+from distdoctor.probe.tensors.digests import bytes_of, digest, is_readable
 from distdoctor.probe.variables import locals_of
 from distdoctor.recording.trace.events import DETACHED, DetachedGather, GatheredBesideOwn
 
@@ -127,7 +127,7 @@ class Gathers:
     def _remember(self, op: str, outputs: list[Any], given: Tensor, args: Any, kwargs: Any) -> None:
         if not all(type(one) is Tensor and one.is_contiguous() and not one.requires_grad for one in outputs):
             return
-        if sum(one.nbytes for one in outputs) > MOST_BYTES or len(self._pending) >= 8:
+        if sum(map(bytes_of, outputs)) > MOST_BYTES or len(self._pending) >= 8:
             return
         group = kwargs.get("group", args[2] if len(args) > 2 else None)
         own = torch.distributed.get_rank(group)

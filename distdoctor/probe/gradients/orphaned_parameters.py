@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer
 
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.gradients.context import GradientsContext
-from distdoctor.probe.tensors.digests import Digests, Reading, is_readable, local
+from distdoctor.probe.tensors.digests import Digests, Reading, bytes_of, is_readable, local
 from distdoctor.probe.tensors.module_trees import parameters_of
 from distdoctor.recording.trace.events import Orphaned
 
@@ -101,7 +101,7 @@ class OrphanWatch:
         names = {id(p): name for name, p in self._everything()}
         built = self._built.get(optimizer)
         named = tuple(names.get(id(p), "") for p in orphans[:NAMES])
-        nbytes = sum(local(p).nbytes for p in orphans)
+        nbytes = sum(bytes_of(local(p)) for p in orphans)
         told = Orphaned(named, later, stale, len(own), len(orphans), nbytes)
         self.context.trace.note(told, site=built.site if built is not None else 0)
 

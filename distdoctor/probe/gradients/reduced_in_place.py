@@ -20,6 +20,7 @@ from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import watched
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.loss_graph import NODES, nodes_behind, saved_by
+from distdoctor.probe.tensors.digests import bytes_of
 from distdoctor.recording.trace.events import DetachedGather
 
 LOOKS = 6  # backward passes that are searched
@@ -64,7 +65,7 @@ class Reductions:
             known = frozenset((node._sequence_nr(), node.name()) for node in made)
             since = torch._C._autograd._get_sequence_nr()
             self._pending.append(
-                Reduction(site, known, since, self.context.step + 1, tensor.nbytes, tuple(sorted(ranks)))
+                Reduction(site, known, since, self.context.step + 1, bytes_of(tensor), tuple(sorted(ranks)))
             )
 
     def backward_begins(self, root: Any) -> None:

@@ -40,6 +40,15 @@ def local(tensor: Tensor) -> Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def bytes_of(tensor: Tensor) -> int:
+    """What a tensor takes: of a sparse one its parts, of which torch tells no sum; 0 where it tells nothing."""
+    if tensor.layout is torch.strided:
+        return int(tensor.nbytes)
+    if tensor.layout is torch.sparse_coo:
+        return int(tensor._indices().nbytes + tensor._values().nbytes)
+    return int(tensor.values().nbytes) if "sparse" in str(tensor.layout) else 0
+
+
 def is_readable(tensor: Tensor) -> bool:
     """Whether `bits_of` can read it."""
     inner = local(tensor)

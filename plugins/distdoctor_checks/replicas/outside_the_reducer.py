@@ -15,8 +15,9 @@ How we know      Their gradients differ at the step. The wrapped module holds th
                  deal one dataset out among them, or shard the others, and send nothing else (likely), or of which one saves
                  for all (possible).
 What to do       Unfreeze, add, move and cast first, and wrap last; or wrap again after the change and rebuild the optimizer.
-When it is fine  Parameters that DistributedDataParallel was told to ignore are not compared. A part that is each rank's own
-                 from the first step on is one on purpose.
+When it is fine  Parameters that DistributedDataParallel was told to ignore are not compared, but where the program itself
+                 reduces some of these in each step and never the others. A part that is each rank's own from the first step
+                 on is one on purpose.
 Source           torch.nn.parallel.DistributedDataParallel: "No parameters should be added nor removed later."
 """
 
@@ -116,6 +117,8 @@ def _never_averaged(found: LeftOut, sources: Sources) -> Finding:
 def _never_wrapped(part: LeftUnwrapped, gradients: Gradients, sources: Sources) -> Finding:
     ranks, step = part.ranks, part.update.site
     first, more = part.tensors[0].name, len(part.tensors) - 1
+    if part.beside:
+        return _ignored(part, gradients, sources)
     wraps = (
         event_site(gradients, Wrapped, ranks) if part.by == WRAPPER else line_with(sources.texts, step, "fully_shard(")
     )
@@ -141,6 +144,39 @@ def _never_wrapped(part: LeftUnwrapped, gradients: Gradients, sources: Sources) 
                 change="wrap that as well, or the module that holds all of it: DistributedDataParallel(model)"
                 if part.by == WRAPPER
                 else "shard the root as well, behind its blocks: fully_shard(model)",
+            ),
+        ),
+        confidence=POSSIBLE if part.together == SAVED else LIKELY,
+        severity=WARNING if part.together == SAVED else None,
+        at_ns=part.update.at_ns,
+    )
+
+
+def _ignored(part: LeftUnwrapped, gradients: Gradients, sources: Sources) -> Finding:
+    """Of what a wrapper was told to ignore, that which the program then forgets to reduce."""
+    first, more = part.tensors[0].name, len(part.tensors) - 1
+    wraps = event_site(gradients, Wrapped, part.ranks)
+    told = line_with(sources.texts, wraps, "_ignore")
+    return Finding(
+        title=f"{first}{f' and {more} more' if more else ''} are trained on {named(part.ranks)} and never averaged: "
+        f"DistributedDataParallel was told to ignore them, and the program reduces only {part.beside} others that it ignores",
+        ranks=part.ranks,
+        place=told or wraps or part.update.site,
+        places=(
+            *((Place(told, part.ranks, "names what is ignored"),) if told else ()),
+            *((Place(wraps, part.ranks, "wraps the rest"),) if wraps else ()),
+            Place(part.update.site, part.ranks, "the optimizer steps"),
+        ),
+        evidence={
+            "parameters": [tensor.name for tensor in part.tensors[:8]],
+            "reduced by the program": part.beside,
+            "step": part.update.step,
+        },
+        why=f"they began equal, differ after step {part.update.step} and are never the same again, on ranks that "
+        f"{part.together}; no all_reduce of the program has their shapes",
+        prescriptions=(
+            Prescription(
+                "wrap-last", change=f"let DistributedDataParallel ignore only what the program reduces, and not {first}"
             ),
         ),
         confidence=POSSIBLE if part.together == SAVED else LIKELY,

@@ -73,6 +73,18 @@ def test_a_random_part_of_the_data_on_each_rank_is_no_overlap() -> None:
     assert told(job("RandomSampler")) == []
 
 
+def test_a_sampler_that_gives_a_rank_a_sample_twice_in_another_pass_draws_with_replacement() -> None:
+    """What two ranks have in common in one pass comes by chance then; where it never does, their shares overlap."""
+    shared = {0: list(range(40)), 1: [3, 5, *range(50, 88)]}
+
+    def job(later: list[int]) -> SampledJob:
+        first = sampled_job(ranks=2, length=100).train(orders=shared, sampler="BatchSampler>PacedSampler")
+        return first.train(orders={0: later, 1: list(range(50, 90))}, sampler="BatchSampler>PacedSampler")
+
+    assert "DD303" in [code for code, _ in told(job([*range(40)]))]
+    assert "DD303" not in [code for code, _ in told(job([7, 7, *range(38)]))]
+
+
 def test_samples_that_are_left_out_here_and_there_may_be_unfit() -> None:
     def job(kept: list[int]) -> SampledJob:
         job = sampled_job(ranks=2, length=200)

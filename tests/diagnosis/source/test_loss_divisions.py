@@ -95,11 +95,21 @@ SUMMED = "dist.all_reduce(num_boxes)"
     [
         (SUMMED, "num_boxes", "pass", 3),
         (SUMMED, "num_boxes / get_world_size()", "pass", 0),
+        (f"{SUMMED}; num_boxes /= get_world_size()", "num_boxes", "pass", 0),
+        (f"{SUMMED}; num_boxes.div_(world_size)", "num_boxes", "pass", 0),
         ("pass", "num_boxes", "pass", 0),
         ("dist.broadcast(num_boxes, 0)", "num_boxes", "pass", 0),
         (SUMMED, "num_boxes", "loss = loss * world_size", 0),
     ],
-    ids=["over all ranks", "their mean", "of each rank", "rank 0's", "scaled afterwards"],
+    ids=[
+        "over all ranks",
+        "their mean",
+        "divided in place",
+        "by a method",
+        "of each rank",
+        "rank 0's",
+        "scaled afterwards",
+    ],
 )
 def test_terms_that_are_divided_by_a_count_over_all_ranks_are_found(
     together: str, count: str, scaled: str, line: int
