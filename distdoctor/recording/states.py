@@ -37,6 +37,7 @@ class Document(msgspec.Struct, frozen=True):
     resumes: bool
     digests: dict[str, dict[str, Digest]]
     holds_schedule: bool = False  # of a save: the state of a learning rate scheduler is in it
+    holds_copies: bool = False  # of a save: a copy of the model that no optimizer trains is in it
     looks: dict[str, dict[str, Digest]] = {}  # of a start: backward pass -> what the user's own objects held before it
     weights_at: dict[str, dict[str, Digest]] = {}  # the same of the weights, in a script that steps by itself
 

@@ -202,6 +202,16 @@ def test_an_average_is_missed_within_one_run_too(forgets: bool, tmp_path: Path) 
     assert [one.title for one in found(tmp_path, "one")] == ([LOST] if forgets else [])
 
 
+@pytest.mark.parametrize("forgets", ["the average", ""])
+def test_an_average_that_is_loaded_and_then_made_anew_within_one_run_may_be_a_mistake(
+    forgets: str, tmp_path: Path
+) -> None:
+    run(tmp_path, "one", job=jobs.own_counters_in_one_run, forgets=forgets)
+    told = [(one.code, one.confidence, one.title) for one in found(tmp_path, "one")]
+    title = "ranks 0-1 resumed from step 5 without restoring the copies of the model (EMA, target)"
+    assert told == ([("DD706", POSSIBLE, title)] if forgets else [])
+
+
 OF_FIRST = "with what rank 0 keeps for itself: Exchange.rest[0] and 3 more", LIKELY, (1,)
 OF_NEXT = "with what other ranks keep for themselves: Exchange.rest[0] and 3 more", LIKELY, (0, 1)
 NOTHING = "without restoring what the checkpoint holds of objects of your own", POSSIBLE, (0,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import json
 import os
@@ -320,6 +321,9 @@ def with_own_counters(rank: int, world_size: int, *, folder: str, resumes: bool 
         optimizer.load_state_dict(saved["optimizer"])
         average.module.load_state_dict(saved["average"])
         average.updates = 0 if forgets == "updates" else saved["updates"]
+        if forgets == "the average":
+            for mine, one in zip(average.module.parameters(), net.parameters(), strict=True):
+                mine.data.copy_(one.data)
         warm_up.step(saved["samples"])
         if forgets == "that it has moved":
             warm_up.step(saved["samples"])  # once more
@@ -379,6 +383,7 @@ def with_a_shadow(rank: int, world_size: int, *, folder: str, resumes: bool = Fa
 
 def own_counters_in_one_run(rank: int, world_size: int, *, folder: str, forgets: str = "") -> str:
     with_own_counters(rank, world_size, folder=folder)
+    gc.collect()  # an average that still lies somewhere may not be forgotten
     return with_own_counters(rank, world_size, folder=folder, resumes=True, forgets=forgets)
 
 

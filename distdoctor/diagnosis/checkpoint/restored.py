@@ -197,7 +197,16 @@ def _was_saved(piece: Piece, one: Continuation) -> bool:
     """Whether the save is known to hold this piece besides weights and moments, or whoever goes on from it needs the moments."""
     if piece.kind == MOMENTS:
         return SCHEDULE in one.restored
+    if piece.kind == COPIES:
+        return one.save.document.holds_copies and _begin_as_weights(one)
     return piece.kind in (BESIDE, OWN, AHEAD, UPDATES) or (piece.kind == SCHEDULE and one.save.document.holds_schedule)
+
+
+def _begin_as_weights(one: Continuation) -> bool:
+    """Whether all copies of the model are what its weights are, though in the save they were not."""
+    now, then = one.start.digests(COPIES), one.save.digests(COPIES)
+    weights, saved = set(one.start.digests(WEIGHTS).values()), set(one.save.digests(WEIGHTS).values())
+    return bool(now) and set(now.values()) <= weights and not set(then.values()) <= saved
 
 
 def _share(start: StateSnapshot, save: StateSnapshot, initial: StateSnapshot | None) -> float:

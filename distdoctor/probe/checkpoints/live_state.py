@@ -191,6 +191,12 @@ def holds_live(state: Any, live: Mapping[str, Named]) -> bool:
     return False
 
 
+def holds_copies(state: Any, copies: Named) -> bool:
+    """Whether one of these copies of the model is being saved, as it lies there."""
+    storages = {storage_of(one) for one in copies.values()} - {0}
+    return bool(storages) and any(storage_of(one) in storages for _, one in tensors_in(state))
+
+
 def _same(saved: Tensor, mine: Tensor) -> bool:
     """Some elements of a copy are what the tensor holds now, in the type of the copy."""
     one, other = local(saved).detach().reshape(-1), local(mine).detach().reshape(-1)

@@ -27,6 +27,7 @@ from distdoctor.probe.checkpoints.live_state import (
     by_parameter,
     digests_of,
     fits_into,
+    holds_copies,
     holds_live,
     is_sharded,
     rng_digest,
@@ -46,6 +47,7 @@ from distdoctor.recording.trace.state_file import (
     AGAIN,
     AGAIN_NUMBER,
     BESIDE,
+    COPIES,
     KEPT_SAVES,
     MOMENTS,
     OWN,
@@ -217,6 +219,7 @@ class Snapshots:
         now = self._step, self._trained_with  # a training that is built anew counts its steps from nought
         if self._last is not None and self._last[0] == now:
             self._last[2]["holds_schedule"] |= holds_schedule(state)
+            self._last[2]["holds_copies"] |= holds_copies(state, self.live.tensors()[COPIES])
             if state is not None and self._may_spend():
                 began = time.thread_time()
                 own = own_in(state, own_tensors(storages_of(self.live.tensors())))
@@ -234,6 +237,7 @@ class Snapshots:
             self._saves += 1
             document = self._taken(SAVE, tensors, saved_beside(state, tensors), own)
             document["holds_schedule"] = holds_schedule(state)
+            document["holds_copies"] = holds_copies(state, tensors[COPIES])
             self._last = (now, number, document)
             self._add_path(path)
         self.spent += time.thread_time() - began
@@ -300,6 +304,7 @@ class Snapshots:
             "rng": self._rng if when != AGAIN else [],
             "resumes": False,
             "holds_schedule": False,
+            "holds_copies": False,
             "looks": {},
             "weights_at": {},
             "digests": {kind: _as_text(named) for kind, named in digests.items()},

@@ -68,7 +68,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.replay import Replay
 from distdoctor.recording.trace.events import Loading, StateLoaded, Untied
-from distdoctor.recording.trace.state_file import BESIDE, COPIES, MOMENTS, OWN, SCHEDULE, UPDATES, WEIGHTS
+from distdoctor.recording.trace.state_file import AGAIN, BESIDE, COPIES, MOMENTS, OWN, SCHEDULE, UPDATES, WEIGHTS
 
 _IN_PARTS = "ZeroRedundancyOptimizer"
 
@@ -230,7 +230,9 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     pieces, document = first.pieces, first.save.document
     load, some = where_loaded(restored, recording, ranks), len(found) < len(restored.ranks)
     only_noise = all(piece.kind == RNG for piece in pieces)
-    only_own = all(piece.kind == OWN for piece in pieces)  # a meter may begin anew on purpose
+    # A meter may begin anew on purpose, and so may an average in a second stage of one run.
+    may_begin = (OWN, COPIES) if first.start.document.when == AGAIN else (OWN,)
+    on_purpose = all(piece.kind in may_begin for piece in pieces)
     meant = some or bool(first.restored) or first.start.document.resumes
     saved = Place(first.save.site, (first.save.rank,), f"saved here, at step {document.step}")
     places = (Place(load, ranks, "resumes from it"),) if load else ()
@@ -249,10 +251,12 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     change = (
         "load the schedule's state, or step it up to there: not both" if ahead else _change(pieces, ranks, recording)
     )
+    if document.holds_copies and on_purpose and any(piece.kind == COPIES for piece in pieces):
+        change = "look for what makes the copies anew from the weights after they were loaded, and leave that to a fresh start"
     return Finding(
         title=f"{named(ranks)} resumed from step {document.step} {how}",
         ranks=ranks,
-        confidence=LIKELY if meant and not only_own else POSSIBLE,
+        confidence=LIKELY if meant and not on_purpose else POSSIBLE,
         severity=NOTE if only_noise else WARNING,
         place=rebuilt or moved or load or first.save.site,
         places=(
