@@ -63,7 +63,7 @@ class MemoryJob:
             text = self.logs[rank].text
             about = {"label": text(label), "kind": text(kind), "site": text(site_of(site)), "flags": int(flags)}
             for step, fields in looks.items():
-                self._append(rank, "holders", **{"tensors": 1, "length": 1, **fields}, **about, step=step)
+                self._append(rank, "holders", **{"tensors": 1, "length": 1, **about, **fields}, step=step)
         return self
 
     def keeps(self, step: int, modules: Mapping[str, tuple[int, str, str]]) -> Self:

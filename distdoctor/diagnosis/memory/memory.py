@@ -78,6 +78,7 @@ class HeldBytes:
     old_nodes: int
     tensors: int
     length: int
+    part: bool = False  # there was more of the graph than was counted
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Holder:
         A graph that is made anew in each step has nothing old in it, however large it gets. One that still has what a backward
         pass needs, and is let go later, was waiting for it: the moves of an episode, a window of several steps.
         """
-        looks = list(takewhile(lambda look: look.nodes < GRAPH_NODES, self.looks))  # larger ones are counted in part
+        looks = list(takewhile(lambda look: not look.part and look.nodes < GRAPH_NODES, self.looks))
         best: list[HeldBytes] = []
         run: list[HeldBytes] = []
         for look in looks:
@@ -183,6 +184,12 @@ class PhasePeak:
     began_at: SourceLine
 
 
+def _held(row: Sequence[int]) -> HeldBytes:
+    """One row, as `_OF_HOLDER` orders it."""
+    _, _, _, flags, step, size, saved, nodes, old_nodes, tensors, length = row
+    return HeldBytes(step, size, saved, nodes, old_nodes, tensors, length, bool(flags & HolderFlag.PART))
+
+
 class RankMemory:
     """The stream of one rank. `rows` have the fields of `layout.MEMORY`, one for each step that was written down."""
 
@@ -247,7 +254,7 @@ class RankMemory:
             self.log.text(kind),
             self.log.site(site),
             HolderFlag(flags),
-            tuple(HeldBytes(step, *row[5:]) for step, row in sorted(looks.items())),
+            tuple(_held(row) for _, row in sorted(looks.items())),
         )
 
     @property

@@ -228,6 +228,7 @@ class HolderScan:
         )
         bounded = type(value) is deque and value.maxlen is not None
         flags = (HolderFlag.BOUNDED if bounded else 0) | (HolderFlag.GRAPH if roots else 0)
+        flags |= HolderFlag.PART if graph.capped else 0
         length = _length(value) if issubclass(type(value), _CONTAINERS) else 1
         return Unit(label, type(value).__name__, site, length, int(len(tensors) * scale[0]), counted, graph, int(flags))
 

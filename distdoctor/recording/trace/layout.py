@@ -507,6 +507,7 @@ def _quick(flags: _Flags) -> _Flags:
 class HolderFlag(IntFlag):
     BOUNDED = 1  # a deque with maxlen
     GRAPH = 4  # some tensor in it has a graph behind it
+    PART = 8  # there was no time to count all of the graph
 
 
 @_quick

@@ -90,6 +90,18 @@ def test_hooks_of_which_there_are_ever_more_are_told_although_they_keep_nothing(
     assert found({**every_step, 24: 7}) == []  # were removed
 
 
+@pytest.mark.parametrize("part", [HolderFlag.PART, HolderFlag(0)])
+def test_a_graph_of_which_there_was_no_time_to_count_all_has_not_been_let_go(part: HolderFlag) -> None:
+    """Where all was counted, one that has become smaller and still had what a backward pass needs was waiting for it."""
+    looks = {
+        step: {"nodes": 9 * step, "old_nodes": 9 * (step - 3), "saved": step, "flags": 4} for step in (3, 6, 9, 12)
+    }
+    looks[24] = {"nodes": 100, "old_nodes": 60, "saved": 10, "flags": 4 | int(part)}
+    (holder,) = Memory.of(memory_job(1).trains(24).holds("total", "t.py:3 f", looks).recording()).ranks[0].holders
+
+    assert bool(holder.graph_growth) is bool(part)
+
+
 def test_a_graph_that_was_let_go_once_is_still_seen_to_have_grown() -> None:
     looks = {step: {"nodes": 9 * step, "old_nodes": 9 * (step - 3)} for step in (3, 6, 9, 12, 18)}
     looks[24] = {"nodes": 9, "old_nodes": 0}
