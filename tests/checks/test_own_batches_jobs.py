@@ -99,3 +99,11 @@ def test_a_rank_that_is_given_its_last_batch_again_and_again_is_told_with_what_k
 )
 def test_batches_that_all_repeat_or_that_count_for_nothing_are_left_alone(about: dict[str, Any]) -> None:
     assert found(jobs.bridged, **about) == []
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_rows_that_fill_up_to_the_longest_rank_are_told_where_they_stay(cuts: bool) -> None:
+    findings = found(jobs.gathers_uneven, cuts=cuts)
+    told = [(one.code, one.ranks, one.confidence, one.place.line) for one in findings if one.code == "DD309"]
+    at = line("# with what fills them up", jobs.__file__)
+    assert told == ([] if cuts else [("DD309", (0, 1), POSSIBLE, at)])

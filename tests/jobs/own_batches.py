@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.nn.parallel import DistributedDataParallel
 
 from jobs.replicas import Net
@@ -151,6 +151,34 @@ def bridged(rank: int, world_size: int, *, ends: str = "on one", weight: float =
         optimizer.zero_grad()
         (again * cross_entropy(model(batch[0]), batch[1])).backward()
         optimizer.step()
+
+
+def gathers_uneven(rank: int, world_size: int, *, cuts: bool) -> None:
+    """Rows of other numbers on each rank, filled up to the longest, and cut back or not."""
+    model = DistributedDataParallel(nn.Linear(20, 10))
+    _train(model, lambda: _random(torch.Generator().manual_seed(rank)))
+    scores = model(torch.randn(3 + rank, 20)).detach()
+    gather_and_cut(scores) if cuts else gather_all(scores)
+
+
+def gather_and_cut(rows: Tensor) -> Tensor:
+    length = torch.tensor([len(rows)])
+    lengths = [torch.zeros_like(length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, length)
+    padded = pad(rows, (0, 0, 0, int(max(lengths)) - len(rows)))
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[: int(n)] for part, n in zip(parts, lengths, strict=True)])
+
+
+def gather_all(rows: Tensor) -> Tensor:
+    length = torch.tensor([len(rows)])
+    lengths = [torch.zeros_like(length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, length)
+    padded = pad(rows, (0, 0, 0, int(max(lengths)) - len(rows)))
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded)
+    return torch.cat(parts)  # with what fills them up
 
 
 def _random(generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,8 @@ How we know      Draws beyond the dataset's length are recognized by position; w
                  Where the source puts together what an all_gather brings, rank after rank, and cuts the end off (likely), the
                  order is not that of the data either. accelerate's padding is told where the source around the loop gathers
                  or reduces without gather_for_metrics.
+                 A function that gathers rows of other numbers, fills them up to the longest rank and never asks for the numbers
+                 again is told where ranks have called it (possible).
 What to do       Exclude the padding from the metric (the last draws of the named ranks), or evaluate with drop_last=False on
                  hand-cut shards: indices[rank::world_size].
 When it is fine  A script that excludes the padding itself, as accelerate's gather_for_metrics does. Padding in training: one
@@ -37,6 +39,7 @@ from distdoctor.diagnosis.source.cut_to_length import (
     cuts_to_length,
     gathers_padding,
 )
+from distdoctor.diagnosis.source.uncut_gather import UncutGather, uncut_gathers
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
@@ -45,7 +48,10 @@ LEAST_SHARE = 0.01
 
 
 @check("DD309", "padded-evaluation", severity=WARNING, at_most=LIKELY)
-def examine(orders: SampleOrders, sources: Sources, recording: Recording) -> Iterator[Finding]:
+def examine(orders: SampleOrders | None, sources: Sources, recording: Recording) -> Iterator[Finding]:
+    yield from (_uncut(one, ranks) for one in uncut_gathers(sources.texts) if (ranks := _called(one, recording)))
+    if orders is None:
+        return
     told: set[str] = set()
     for together in orders.together():
         stock = {rank: one for rank, one in together.passes.items() if one.flags & PassFlag.DISTRIBUTED_SAMPLER}
@@ -66,6 +72,41 @@ def examine(orders: SampleOrders, sources: Sources, recording: Recording) -> Ite
             found = _finding(together, padded, drawn, gathered)
             cut = cuts_to_length(sources.texts, together.one.loop_line) or _is_cut_by_a_library(sources)
             yield replace(found, severity=NOTE, confidence=POSSIBLE) if cut else found
+
+
+def _called(one: UncutGather, recording: Recording) -> tuple[int, ...]:
+    """The ranks that gathered there."""
+    where = (one.gathers.path, one.gathers.line)
+    return tuple(
+        rank
+        for rank, log in recording.ranks.items()
+        if any(
+            (at := log.site(int(site))).path == where[0] and at.line == where[1]
+            for site in np.unique(log.calls["site"])
+        )
+    )
+
+
+def _uncut(one: UncutGather, ranks: tuple[int, ...]) -> Finding:
+    """Rows that are no samples, among those that all ranks have gathered."""
+    return Finding(
+        title="rows that fill up to the longest rank stay among what is gathered: nothing cuts them off where ranks have fewer",
+        ranks=ranks,
+        confidence=POSSIBLE,
+        place=one.returns,
+        places=(
+            Place(one.returns, ranks, "hands on all that was gathered"),
+            Place(one.fills, ranks, "fills up to the longest"),
+            Place(one.gathers, ranks, "gathers"),
+        ),
+        why=f"{one.returns.function or 'the function'} gathers how many rows each rank has, asks for the largest number only, "
+        "and returns rows of zeros as if they were results; equal numbers on all ranks hide it",
+        prescriptions=(
+            Prescription(
+                "leave-padding-out", change="cut each part to its rank's number of rows before they are put together"
+            ),
+        ),
+    )
 
 
 def _are_dealt_in_turn(stock: Mapping[int, LoaderPass]) -> bool:
