@@ -65,6 +65,9 @@ def test_there_are_programs_of_all_families() -> None:
         "upstream_mixed",
         "waits_and_time",
         "wider_mixed",
+        "winter_recipes",
+        "winter_stops",
+        "winter_unusual",
     ]
 
 
