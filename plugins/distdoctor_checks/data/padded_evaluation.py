@@ -41,7 +41,7 @@ from distdoctor.diagnosis.source.cut_to_length import (
 )
 from distdoctor.diagnosis.source.uncut_gather import UncutGather, uncut_gathers
 from distdoctor.recording.rank_set import named
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_SHARE = 0.01
@@ -76,21 +76,19 @@ def examine(orders: SampleOrders | None, sources: Sources, recording: Recording)
 
 def _called(one: UncutGather, recording: Recording) -> tuple[int, ...]:
     """The ranks that gathered there."""
-    where = (one.gathers.path, one.gathers.line)
-    return tuple(
-        rank
-        for rank, log in recording.ranks.items()
-        if any(
-            (at := log.site(int(site))).path == where[0] and at.line == where[1]
-            for site in np.unique(log.calls["site"])
-        )
-    )
+    return tuple(rank for rank, log in recording.ranks.items() if _sites_at(log, one.gathers))
+
+
+def _sites_at(log: RankTrace, line: SourceLine) -> list[int]:
+    """The sites of a rank's calls that stand in a line."""
+    sites = {int(site): log.site(int(site)) for site in np.unique(log.calls["site"])}
+    return [number for number, site in sites.items() if (site.path, site.line) == (line.path, line.line)]
 
 
 def _uncut(one: UncutGather, ranks: tuple[int, ...]) -> Finding:
     """Rows that are no samples, among those that all ranks have gathered."""
     return Finding(
-        title="rows that fill up to the longest rank stay among what is gathered: nothing cuts them off where ranks have fewer",
+        title="rows that fill up to the longest rank stay among what is gathered: the function does not cut them off",
         ranks=ranks,
         confidence=POSSIBLE,
         place=one.returns,
@@ -125,9 +123,7 @@ def _is_of(cut: CutRankAfterRank, loader: str, orders: SampleOrders, recording: 
             evaluated[rank].add(one.first_step)
     for rank, steps in evaluated.items():
         log = recording.ranks[rank]
-        known = {int(site): log.site(int(site)) for site in np.unique(log.calls["site"])}
-        there = [at for at, one in known.items() if (one.path, one.line) == (cut.gathered.path, cut.gathered.line)]
-        mine = np.isin(log.calls["site"], there)
+        mine = np.isin(log.calls["site"], _sites_at(log, cut.gathered))
         if not mine.any() or not {int(step) for step in log.calls["step"][mine]} <= steps:
             return False
     return bool(evaluated)

@@ -9,8 +9,9 @@ How we know      Every rank's loader reached its end in two or more epochs, and 
                  likely. Where the ranks' shards are Subsets, what no Subset holds may be set aside on purpose, and so may samples
                  that lie here and there in the data, without a pattern of indices: a note, possible. Of iterable data: one
                  rank alone draws from the loader for all replicas of a model, and the source of the data takes a share
-                 by the number of the rank. Without a loader, by what the model is given: one rank is given the same batch in
-                 all later steps, after others before, while the other replicas are given new ones: an error, likely.
+                 by the number of the rank. By what the model is given, with a loader or without: one rank is given the same
+                 batch in all later steps that were looked at, after others before, while the other replicas are given new
+                 ones: an error, likely.
 What to do       Shard the data with DistributedSampler, or use range(rank, len(dataset), world_size).
 When it is fine  The last incomplete batches (drop_last), samplers with replacement or weights, one Subset on all ranks (an
                  intended split), epochs with a step limit, a curriculum whose part of the data changes: nothing is reported.

@@ -106,12 +106,12 @@ def _stepped_by_hand(parted: PartedByHand, sources: Sources) -> Finding:
     seed = initial_seed(sources.texts, parted.names[0])
     more = f" and {len(parted.names) - 1} more" if len(parted.names) > 1 else ""
     parts = (
-        f"gradients are reduced over {named(parted.ranks)} in every backward pass, and up to pass {parted.last} no "
-        "weight that is trained has become the same on all of them",
+        f"gradients are reduced over {named(parted.ranks)} in every backward pass, and in the looks up to pass {parted.last} "
+        "no weight that is trained has become the same on all of them",
         _of_each_rank(seed),
     )
     return Finding(
-        title=f"{parted.names[0]}{more} {'differ' if more else 'differs'} before the first backward pass, and ever after",
+        title=f"{parted.names[0]}{more} {'differ' if more else 'differs'} before the first backward pass and in every later look",
         ranks=parted.odd,
         undecided=parted.is_tie,
         confidence=LIKELY,

@@ -72,8 +72,8 @@ def _stepped_by_hand(parted: PartedByHand, sources: Sources) -> Finding:
     decides = decision_places(decision, {where})
     more = f" and {len(parted.names) - 1} more" if len(parted.names) > 1 else ""
     return Finding(
-        title=f"replicas hold different weights in {parted.names[0]}{more} from backward pass {parted.since} on, and never meet "
-        "again",
+        title=f"replicas hold different weights in {parted.names[0]}{more} before backward pass {parted.since} and in every "
+        "later look",
         ranks=odd,
         undecided=parted.is_tie,
         confidence=LIKELY,
@@ -81,7 +81,7 @@ def _stepped_by_hand(parted: PartedByHand, sources: Sources) -> Finding:
         places=(*decides, Place(where, parted.ranks, "reduces gradients")),
         evidence={"equal until": parted.until, "different since": parted.since, "last look": parted.last},
         why=f"all weights were equal on {named(parted.ranks)} before pass {parted.until}, gradients are reduced in every pass, "
-        f"and up to pass {parted.last} the weights stay different: the script steps by itself, by something that each rank has "
+        f"and in all looks up to pass {parted.last} they differ: the script steps by itself, by something that each rank has "
         "of its own",
         prescriptions=(Prescription("change-every-replica"),),
     )

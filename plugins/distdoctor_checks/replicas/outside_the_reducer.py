@@ -173,7 +173,7 @@ def _ignored(part: LeftUnwrapped, gradients: Gradients, sources: Sources) -> Fin
             "step": part.update.step,
         },
         why=f"they began equal, differ after step {part.update.step} and are never the same again, on ranks that "
-        f"{part.together}; no all_reduce of the program has their shapes",
+        f"{part.together}; no all_reduce that the program makes in most of its steps has their shapes",
         prescriptions=(
             Prescription(
                 "wrap-last", change=f"let DistributedDataParallel ignore only what the program reduces, and not {first}"
