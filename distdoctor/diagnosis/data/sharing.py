@@ -19,6 +19,7 @@ from distdoctor.diagnosis.data.samples import (
     same_order,
 )
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
+from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_DRAWS = 32
@@ -117,13 +118,15 @@ class Shared:
 
 def shared_samples(orders: SampleOrders, replicas: Replicas | None = None) -> Iterator[Shared]:
     """Overlaps in training passes. Samplers with replacement, padding and repeated augmentation are none."""
+    anew = _drawn_anew(orders) if replicas is not None else frozenset()
     for together in orders.together():
         if together.trains:
             yield from _sharded(together)
             if replicas is not None and may_be_averaged(together, replicas):
                 for known in replicas.sets:
-                    if not _draws_anew(together.among(known.ranks), orders):
-                        yield from _by_hand(together.among(known.ranks))
+                    mine = together.among(known.ranks)
+                    if not any((rank, *_sampler_of(one)) in anew for rank, one in mine.passes.items()):
+                        yield from _by_hand(mine)
 
 
 def _usable(one: LoaderPass) -> bool:
@@ -158,12 +161,16 @@ def _by_hand(together: Together) -> Iterator[Shared]:
     yield from _found(together, _fair(passes), proven=False)
 
 
-def _draws_anew(together: Together, orders: SampleOrders) -> bool:
-    """Whether the sampler of these passes gives a rank a sample twice in some pass of it: then it draws with replacement, and
-    what two ranks have in common comes by chance."""
-    made = {(one.made_line, one.sampler_name) for one in together.passes.values()}
-    passes = (one for rank in together.passes for one in orders.by_rank.get(rank, ()))
-    return any(repeats_within(one) for one in passes if (one.made_line, one.sampler_name) in made)
+def _drawn_anew(orders: SampleOrders) -> frozenset[tuple[object, ...]]:
+    """The samplers that give a rank a sample twice in some pass: they draw with replacement, and what two ranks have in common
+    comes by chance."""
+    return frozenset(
+        (rank, *_sampler_of(one)) for rank, passes in orders.by_rank.items() for one in passes if repeats_within(one)
+    )
+
+
+def _sampler_of(one: LoaderPass) -> tuple[SourceLine, str]:
+    return one.made_line, one.sampler_name
 
 
 def _draws_some(one: LoaderPass) -> bool:

@@ -58,6 +58,6 @@ def _repeated(given: list[Update]) -> list[Update]:
 
 
 def _is_new(given: list[Update], since: int) -> bool:
-    """Whether each step from there on was given another batch than the one before."""
+    """Whether most of the steps from there on were given a batch that no other of them was given."""
     later = [update.inputs for update in given if update.step >= since]
     return len(later) >= LEAST and len(set(later)) > len(later) // 2

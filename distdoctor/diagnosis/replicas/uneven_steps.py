@@ -60,9 +60,6 @@ class StepsOfLine:
 
 
 def _found(gradients: Gradients, recording: Recording) -> Iterator[StepsOfLine]:
-    logs = list(recording.ranks.values())
-    if not all(len(log.calls) for log in logs) or len({_calls_of(log) for log in logs}) > 1:
-        return
     held = {(u.site, u.optimizer) for own in gradients.ranks.values() for u in own.updates if u.step}
     if gradients.peers or len(held) != 1:
         return
@@ -70,6 +67,9 @@ def _found(gradients: Gradients, recording: Recording) -> Iterator[StepsOfLine]:
     steps = {rank: int(log.steps["step"][-1]) if len(log.steps) else 0 for rank, log in recording.ranks.items()}
     most, least = max(steps.values()), min(steps.values())
     if most < ENOUGH or most - least < max(LEFT_OUT, PART * most):
+        return
+    logs = list(recording.ranks.values())
+    if not all(len(log.calls) for log in logs) or len({_calls_of(log) for log in logs}) > 1:
         return
     held_bytes = HALF_BYTES * max(sum(t.numel for t in own.tensors.values()) for own in gradients.ranks.values())
     reduced = reduced_in_each_turn(recording, logs[0].rank, most, held_bytes)
