@@ -29,6 +29,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.slow_data, {}, "DD504", (1,), "# the loop"),
     (jobs.slow_data_everywhere, {}, "DD504", (0, 1), "# the loop"),
     (jobs.kept_by_workers, {}, "DD504", (0, 1), "# its workers"),
+    (jobs.kept_by_workers, {"lives_on": True, "anew": True}, "DD504", (0, 1), "# its workers"),
     (jobs.slow_forward, {}, "DD123", (1,), "# every micro-step"),
     (jobs.slow_backward, {}, "DD123", (1,), "# every micro-step"),
     (jobs.delayed, {"each": 0.03, "delay": 2}, "DD123", (1,), "# in the background"),

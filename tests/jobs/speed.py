@@ -164,11 +164,13 @@ class Opened(Slow):
         return super().__getitem__(index)
 
 
-def kept_by_workers(rank: int, *, lives_on: bool = False, passes: int = 6) -> None:
+def kept_by_workers(rank: int, *, lives_on: bool = False, anew: bool = False, passes: int = 6) -> None:
     model = DistributedDataParallel(nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(Opened(), 16, num_workers=1, persistent_workers=lives_on)  # its workers
+    loader = None
     for _ in range(passes):
+        if loader is None or anew:
+            loader = DataLoader(Opened(), 16, num_workers=1, persistent_workers=lives_on)  # its workers
         for inputs, targets in loader:
             optimizer.zero_grad()
             cross_entropy(model(inputs), targets).backward()

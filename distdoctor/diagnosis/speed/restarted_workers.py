@@ -20,7 +20,7 @@ AHEAD = 2  # batches that each worker makes at once: prefetch_factor's default
 @dataclass(frozen=True)
 class RestartedWorkers:
     """`passes` of one loader whose workers were new in each; `waited_ns` (median) is what the first batches of a pass took, of
-    `pass_ns` (median)."""
+    `pass_ns` (median). `loader_anew`: the workers were asked to live on, but the loader was made anew for each pass."""
 
     made_at: SourceLine
     loop: SourceLine
@@ -28,6 +28,7 @@ class RestartedWorkers:
     passes: int
     waited_ns: float
     pass_ns: float
+    loader_anew: bool
 
     @property
     def share(self) -> float:
@@ -41,7 +42,7 @@ def restarted_workers(log: RankTrace) -> RestartedWorkers | None:
     if not rows or not len(times):
         return None
     own = [row for row in rows if row["loader"] == rows[-1]["loader"] and row["loop_site"] == rows[-1]["loop_site"]][1:]
-    if len(own) < FEWEST or any(row["flags"] & PassFlag.PERSISTENT for row in own):
+    if len(own) < FEWEST or not all(row["flags"] & PassFlag.STARTED for row in own):
         return None
     waited = np.array([_waited_first(times, row) for row in own])
     took = np.array([float(row["ended_ns"] - row["started_ns"]) for row in own])
@@ -55,6 +56,7 @@ def restarted_workers(log: RankTrace) -> RestartedWorkers | None:
         len(own),
         float(np.median(waited)),
         float(np.median(took)),
+        bool(last["flags"] & PassFlag.PERSISTENT),
     )
 
 

@@ -229,6 +229,8 @@ class SamplesStream:
             flags |= PassFlag.OUTDATED
         if getattr(iterator, "_persistent_workers", False):
             flags |= PassFlag.PERSISTENT
+        if loader.workers and "_distdoctor_pass" not in iterator.__dict__:
+            flags |= PassFlag.STARTED
         return flags
 
     def _new_set(self, content: Content) -> Callable[[int], BitmapWriter | None] | None:

@@ -656,6 +656,7 @@ class PassFlag(IntFlag):
     OUTDATED = 262144  # set_epoch changed the data after the workers had begun, which hold copies of their own
     PERSISTENT = 524288  # the workers live on for the next pass
     GIVEN = 1048576  # no loader's: digests of the rows that a wrapped model was given
+    STARTED = 2097152  # the workers were started for this pass
 
 
 DTYPES: tuple[str, ...] = (

@@ -34,6 +34,7 @@ from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import at, by_site, seconds
 from distdoctor.diagnosis.source.alone import done_alone
 from distdoctor.diagnosis.speed.pauses import Pauses, pauses
+from distdoctor.diagnosis.speed.restarted_workers import restarted_workers
 from distdoctor.diagnosis.speed.short_runs import Straggler, straggler
 from distdoctor.diagnosis.speed.timing import BETWEEN_STEPS, MILLISECOND, Late, Timing, arrivals_of
 from distdoctor.recording.rank_set import named
@@ -64,8 +65,13 @@ def examine(
             yield _in_every_step(timing, late, sources)
     else:
         met = timing.arrivals if timing is not None else tuple(filter(None, map(arrivals_of, verdict.facts.groups)))
-        if (now_and_then := pauses(verdict.facts, met)) is not None:
+        now_and_then = pauses(verdict.facts, met)
+        if now_and_then is not None and not _starts_its_workers(timing, now_and_then.rank):  # else DD504 names the loader
             yield _now_and_then(now_and_then, sources)
+
+
+def _starts_its_workers(timing: Timing | None, rank: int) -> bool:
+    return timing is not None and restarted_workers(timing.ranks[rank].log) is not None
 
 
 def _at_work_in_copies(standstill: Stall) -> Iterator[Finding]:

@@ -77,8 +77,8 @@ def _restarted(timing: Timing) -> Iterator[Finding]:
     worst = max(found.values(), key=lambda one: one.waited_ns)
     seconds = worst.waited_ns / 1e9
     yield Finding(
-        title=f"each pass over the loader begins with {seconds:.1f} s of waiting, {worst.share:.0%} of the pass: its workers are "
-        "started anew",
+        title=f"each pass over the loader begins with {seconds:.1f} s of waiting, {worst.share:.0%} of the pass: "
+        f"{'the loader is made anew, and its' if worst.loader_anew else 'its'} workers are started anew",
         ranks=tuple(sorted(found)),
         confidence=LIKELY,
         severity=NOTE,
@@ -98,7 +98,10 @@ def _restarted(timing: Timing) -> Iterator[Finding]:
         prescriptions=(
             Prescription(
                 "load-ahead",
-                change="DataLoader(..., persistent_workers=True)",
+                change="make the DataLoader once, before the loop, so that persistent_workers=True keeps them; what changes from "
+                "pass to pass belongs into the sampler"
+                if worst.loader_anew
+                else "DataLoader(..., persistent_workers=True)",
                 effect=f"up to {seconds:.1f} s a pass ({worst.share:.0%})",
             ),
         ),
