@@ -18,6 +18,7 @@ from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
 
 _OF_NOTHING = frozenset({"zeros", "new_zeros", "zeros_like", "empty", "new_empty"})
+_ONCE_MORE = frozenset({"repeat", "expand", "tile", "repeat_interleave"})
 _LENGTHS = frozenset({"shape", "size", "len", "numel", "shape_as_tensor"})
 
 
@@ -42,18 +43,22 @@ def uncut_gathers(sources: Mapping[str, str]) -> Iterator[UncutGather]:
 def _of_function(program: UserProgram, scope: Scope) -> UncutGather | None:
     nodes = list(program.inside(scope))
     calls = [node for node in nodes if isinstance(node, ast.Call) and last_word(node.func) == "all_gather"]
-    named = [(call, _names(call)) for call in sorted(calls, key=lambda one: one.lineno)]
-    if [len(names) for _, names in named] != [2, 2]:
+    if len(calls) != 2 or any(len(call.args) < 2 for call in calls):
         return None
-    (first, (sizes, size)), (second, (gathered, filled)) = named
+    first, second = sorted(calls, key=lambda one: one.lineno)
+    sizes, gathered, filled = _name(first.args[0]), _name(second.args[0]), _name(second.args[1])
     made = _assigned(nodes)
-    if not _asks(made.get(size, []), _LENGTHS):
+    size = made.get(_name(first.args[1]), [first.args[1]])
+    if not (sizes and gathered and filled) or not _asks(size, _LENGTHS):
         return None
     known = {sizes}  # and what is made of them, but for the longest
     longest = set[str]()
     for name, values in made.items():
-        if name != gathered and any(_reads(value, known) for value in values if value.lineno > first.lineno):
+        later = [value for value in values if value.lineno > first.lineno]
+        if name != gathered and any(_reads(value, known) for value in later):
             (longest if _asks(values, {"max", "amax"}) else known).add(name)
+        elif name not in (gathered, filled) and any(_reads(value, longest) for value in later):
+            longest.add(name)
     fills = [one for one in made.get(filled, []) if _fills(one) and (_reads(one, longest) or _asks([one], {"max"}))]
     used_later = any(isinstance(n, ast.Name) and n.id in known and n.lineno > second.lineno for n in nodes)
     returned = [
@@ -64,18 +69,18 @@ def _of_function(program: UserProgram, scope: Scope) -> UncutGather | None:
     return UncutGather(scope.line(second), scope.line(fills[0]), scope.line(returned[0]))
 
 
-def _names(call: ast.Call) -> list[str]:
-    """The variables that a collective is given, its first two arguments."""
-    return [one.id for one in call.args[:2] if isinstance(one, ast.Name)]
+def _name(value: ast.expr) -> str:
+    """Of a variable; empty for anything else."""
+    return value.id if isinstance(value, ast.Name) else ""
 
 
 def _assigned(nodes: list[ast.AST]) -> dict[str, list[ast.expr]]:
+    """What each variable is made of, in the order of the lines."""
     found: dict[str, list[ast.expr]] = {}
-    for node in nodes:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    found.setdefault(target.id, []).append(node.value)
+    for node in sorted((node for node in nodes if isinstance(node, ast.Assign)), key=lambda one: one.lineno):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                found.setdefault(target.id, []).append(node.value)
     return found
 
 
@@ -88,9 +93,9 @@ def _asks(values: list[ast.expr], words: frozenset[str] | set[str]) -> bool:
 
 
 def _fills(value: ast.expr) -> bool:
-    """Whether it makes room filled with what cannot be told from a value: zeros, or nothing in particular."""
+    """Whether it makes room filled with what cannot be told from a value: zeros, nothing in particular, rows once more."""
     for one in ast.walk(value):
-        if isinstance(one, ast.Call) and last_word(one.func) in _OF_NOTHING:
+        if isinstance(one, ast.Call) and last_word(one.func) in _OF_NOTHING | _ONCE_MORE:
             return True
         if isinstance(one, ast.Call) and last_word(one.func) == "pad":
             return len(one.args) < 4 and keyword(one, "value") is None

@@ -98,7 +98,7 @@ def _uncut(one: UncutGather, ranks: tuple[int, ...]) -> Finding:
             Place(one.gathers, ranks, "gathers"),
         ),
         why=f"{one.returns.function or 'the function'} gathers how many rows each rank has, asks for the largest number only, "
-        "and returns rows of zeros as if they were results; equal numbers on all ranks hide it",
+        "and returns what fills up as if it were results; equal numbers on all ranks hide it",
         prescriptions=(
             Prescription(
                 "leave-padding-out", change="cut each part to its rank's number of rows before they are put together"
