@@ -17,6 +17,10 @@ from distdoctor.diagnosis.source.stream_shares import speaks_of_world
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
 
+_PICK = frozenset(
+    {"narrow", "select", "index_select", "masked_select", "take", "chunk", "split", "tensor_split", "unbind"}
+)
+
 
 @dataclass(frozen=True)
 class LocalDivisor:
@@ -81,7 +85,20 @@ def _summed(nodes: list[ast.AST], name: str, call: ast.Call) -> list[str]:
     dims = [*made.args[1 if of_torch else 0 :][:1], *filter(None, [keyword(made, "dim"), keyword(made, "axis")])]
     if what is None or any(_first_is_kept(one) for one in dims):
         return []
-    return list(dict.fromkeys(filter(None, (dotted(one) for one in ast.walk(what)))))
+    return list(dict.fromkeys(filter(None, (dotted(one) for one in _with_all_rows(what)))))
+
+
+def _with_all_rows(node: ast.AST) -> Iterator[ast.AST]:
+    """It and what is in it, without what some rows are picked from: `rows[rank::world]` has not as many as `rows`."""
+    if isinstance(node, ast.Subscript):
+        first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+        if not (isinstance(first, ast.Slice) and first.lower is first.upper is first.step is None):
+            return
+    if isinstance(node, ast.Call) and last_word(node.func) in _PICK:
+        return
+    yield node
+    for one in ast.iter_child_nodes(node):
+        yield from _with_all_rows(one)
 
 
 def _first_is_kept(dim: ast.expr) -> bool:

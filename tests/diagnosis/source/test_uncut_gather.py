@@ -46,7 +46,17 @@ PAD = "padded = F.pad(x, (0, 0, 0, longest - len(x)))"
         ("len(x)", "padded = x.new_full((longest,), -1)", "pass", "torch.cat(out)", False),
         ("loss", PAD, "pass", "torch.cat(out)", False),
     ],
-    ids=["padded", "filled", "once more", "cut", "with the counts", "cut before", "marked", "full of marks", "no lengths"],
+    ids=[
+        "padded",
+        "filled",
+        "once more",
+        "cut",
+        "with the counts",
+        "cut before",
+        "marked",
+        "full of marks",
+        "no lengths",
+    ],
 )
 def test_what_fills_up_to_the_longest_rank_is_found_where_nothing_cuts_it_off(
     count: str, fill: str, more: str, returned: str, found: bool
@@ -57,5 +67,7 @@ def test_what_fills_up_to_the_longest_rank_is_found_where_nothing_cuts_it_off(
 
 def test_of_which_lengths_are_made_where_they_are_sent_matters_not() -> None:
     source = SOURCE.format(count="len(x)", fill=PAD, more="pass", returned="torch.cat(out)")
-    source = source.replace("    n = torch.tensor([len(x)])\n", "").replace("counts, n)", "counts, torch.tensor([len(x)]))")
+    source = source.replace("    n = torch.tensor([len(x)])\n", "").replace(
+        "counts, n)", "counts, torch.tensor([len(x)]))"
+    )
     assert len(list(uncut_gathers({"a.py": source}))) == 1
