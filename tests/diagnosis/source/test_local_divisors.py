@@ -21,7 +21,7 @@ RIGHT = {
     "all have counted": "n = len(rows)\nn = count_of_all(n)\ntotal = rows.sum()\ndist.all_reduce(total)\nmean = total / n",
     "another variable": "total = rows.sum(0)\ndist.all_reduce(total)\ntotal = total / len(dataset)",
     "parts of rows": "total = parts.sum(-1)\ndist.all_reduce(total)\nmean = total / parts.shape[0]",
-    "its own of all rows": "right = (model(rows[rank::n]).argmax(1) == 1).sum()\ndist.all_reduce(right)\nmean = right / len(rows)",
+    "its own of all rows": "hit = (model(rows[rank::n]).argmax(1) == 1).sum()\ndist.all_reduce(hit)\nmean = hit / len(rows)",
     "a part of all rows": "hit = torch.sum(rows.tensor_split(n)[rank])\ndist.all_reduce(hit)\nmean = hit / len(rows)",
     "divided before": "total = rows.sum(0) / len(rows)\ndist.all_reduce(total)",
 }
