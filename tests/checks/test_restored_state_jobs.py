@@ -116,6 +116,23 @@ def test_a_piece_that_begins_anew_within_one_run_is_named_and_a_second_stage_is_
     assert run(tmp_path, "unwatched", "collectives", job=jobs.twice_in_one_run) == trained[""]
 
 
+@pytest.mark.parametrize("how", ["empty", "whole", "weights"])
+def test_a_phase_whose_optimizer_was_given_a_state_without_moments_is_named(how: str, tmp_path: Path) -> None:
+    trained = run(tmp_path, how, job=jobs.in_two_phases, how=how)
+
+    findings = found(tmp_path, how)
+    assert [one.title for one in findings] == (
+        ["ranks 0-1 resumed from step 6 without restoring the optimizer's state"] if how == "empty" else []
+    )
+    for one in findings:
+        assert one.confidence == LIKELY
+        assert (
+            "# into what the template has" in Path(one.place.path).read_text("utf-8").splitlines()[one.place.line - 1]
+        )
+        assert "get_state_dict" in one.prescriptions[0].change
+    assert run(tmp_path, "unwatched", "collectives", job=jobs.in_two_phases, how=how) == trained
+
+
 def test_what_one_rank_alone_restores_or_another_optimizer_forgets_is_named_with_its_line(tmp_path: Path) -> None:
     job = jobs.restored_in_vain
     run(tmp_path, "first", job=job)

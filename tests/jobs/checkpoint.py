@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -282,6 +284,34 @@ def twice_in_one_run(rank: int, world_size: int, *, folder: str, forgets: str = 
     """A training that saves, builds everything anew in the same process, and goes on."""
     resumable(rank, world_size, folder=folder)
     return resumable(rank, world_size, folder=folder, resumes=True, forgets=forgets)
+
+
+def in_two_phases(rank: int, world_size: int, *, folder: str, how: str = "whole") -> str:
+    """Each phase builds its own model and optimizer; the second one reads what the first one has saved. What it goes on from
+    is a template that a new optimizer has made (`empty`), one that has all of it (`whole`), or the weights alone (`weights`)."""
+    whole, digest = get_state_dict if how == "whole" else _states, ""
+    for phase in range(2):
+        net = Net()
+        optimizer = adam(net)
+        if phase:
+            model_state, optimizer_state = whole(net, optimizer)
+            state = {"model": model_state} if how == "weights" else {"model": model_state, "optimizer": optimizer_state}
+            dcp.load(state, checkpoint_id=f"{folder}/phase")  # into what the template has
+            if how == "whole":
+                set_state_dict(net, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+            else:
+                net.load_state_dict(state["model"])
+            if how == "empty":
+                optimizer.load_state_dict(state["optimizer"])
+        digest = train(DistributedDataParallel(net), rank, optimizer=optimizer)
+        if not phase:
+            model_state, optimizer_state = whole(net, optimizer)
+            dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=f"{folder}/phase")
+    return digest
+
+
+def _states(net: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    return net.state_dict(), optimizer.state_dict()
 
 
 class WarmUp:

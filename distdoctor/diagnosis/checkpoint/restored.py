@@ -6,13 +6,13 @@ nothing and are left out. A run whose weights are all others is compared only wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Self
 
 from distdoctor.diagnosis.check import NotApplicable
 from distdoctor.diagnosis.checkpoint.misplaced import MisplacedShards, misplaced_shards
-from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.states import StateSnapshot
 from distdoctor.recording.trace.events import Loading, StateLoaded
 from distdoctor.recording.trace.state_file import (
@@ -110,7 +110,8 @@ class Restored:
         again = {one.rank: one for one in own if one.document.when == AGAIN}
         if not (starts and moments) and not again:
             raise NotApplicable("no earlier run of this program left a save beside this one")
-        return cls(_gone_on_in_one_run(again, own))
+        asked = {rank for rank, one in again.items() if _loaded_an_optimizer(recording.ranks.get(rank), one, own)}
+        return cls(_gone_on_in_one_run(again, own, asked))
 
 
 class _Moment(NamedTuple):
@@ -174,23 +175,44 @@ def _continued(
     return found
 
 
-def _gone_on_in_one_run(again: Mapping[int, StateSnapshot], own: list[StateSnapshot]) -> dict[int, Continuation]:
+def _loaded_an_optimizer(log: RankTrace | None, again: StateSnapshot, own: list[StateSnapshot]) -> bool:
+    """Whether a rank has read what was saved in this run, and given an optimizer a state, before its training began again."""
+    if log is None:
+        return False
+    saved = {path for one in own if one.document.when == SAVE for path in one.document.paths}
+    until = again.document.wall_ns - log.monotonic_to_wall_ns
+    read = [one.at_ns for one in log.noted(Loading) if one.path in saved and one.at_ns < until]
+    given = (one.at_ns for one in log.noted(StateLoaded) if one.what == "optimizer" and one.at_ns < until)
+    return bool(read) and any(at_ns > read[-1] for at_ns in given)
+
+
+def _gone_on_in_one_run(
+    again: Mapping[int, StateSnapshot], own: list[StateSnapshot], asked: Collection[int]
+) -> dict[int, Continuation]:
     """Ranks that built their optimizer anew and brought back weights and moments, but not the schedule or the copies of the model
-    that were saved with them; or weights and the position of a new schedule, but not the moments.
+    that were saved with them; or weights and the position of a new schedule, but not the moments; or weights alone, though they
+    are among those that `asked` for the optimizer's state.
 
     A new optimizer for the same weights, with a schedule that begins, is a second stage of training, and says nothing.
     """
     began = min((one.document.wall_ns for one in again.values()), default=0)
     moments = _moments([one for one in own if one.document.wall_ns < began])
     found = _continued(again, moments, _Starts(own), set()) if moments else {}
-    forgot = {rank: [piece for piece in one.pieces if _was_saved(piece, one)] for rank, one in found.items()}
+    forgot = {
+        rank: [piece for piece in one.pieces if _was_saved(piece, one) or (rank in asked and _is_gone(piece))]
+        for rank, one in found.items()
+    }
     return {
         rank: replace(one, pieces=tuple(forgot[rank]))
         for rank, one in found.items()
         if (forgot[rank] or one.of_others)
-        and (MOMENTS in one.restored or SCHEDULE in one.restored or not one.save.digests(MOMENTS))
+        and (rank in asked or MOMENTS in one.restored or SCHEDULE in one.restored or not one.save.digests(MOMENTS))
         and not any(piece.kind in (WEIGHTS, ROUNDED) for piece in one.pieces)
     }
+
+
+def _is_gone(piece: Piece) -> bool:
+    return piece.kind == MOMENTS and piece.differing == piece.of and piece.words == "none"
 
 
 def _was_saved(piece: Piece, one: Continuation) -> bool:

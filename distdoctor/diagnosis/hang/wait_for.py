@@ -24,6 +24,7 @@ from distdoctor.recording.trace.layout import Op
 
 SECOND = 1_000_000_000
 FOR_EVER = 1 << 62
+GLOO = "gloo"
 UNBUFFERED_NS = (
     2 * SECOND
 )  # what a transport buffers it takes at once; gloo and NCCL wait for the receive instead (2.15)
@@ -35,7 +36,7 @@ class Wait:
     """Ranks inside one and the same call (a collective), or one rank inside a send or receive.
 
     `on`: the ranks that have not done their part; `any_of`: one of them is enough. `unseen`: members without a recording, who
-    may have. `broken`: the members issued different calls, so nobody's coming helps. `is_certain`: False for sends, which may
+    may have. `broken`: the members issued different calls, so nobody's coming helps. `is_certain`: False for sends that may
     return without their receive, and for handles, of which nobody saw that they are waited for.
     """
 
@@ -149,9 +150,10 @@ def _of_a_pair(call: Call, group: GroupCalls | None, pairs: Pairs) -> Wait:
         return Wait((call,), (), group, unseen=(call.root,), is_certain=False)
     if call.op is Op.SEND:
         # It may be on its way to a buffer. One that is still inside after seconds, while its receive is not even posted, is not.
-        timeline = pairs.facts.timelines[call.rank]
-        on = pairs.awaits_receive(call) if stillness_ns(pairs.facts, timeline) >= UNBUFFERED_NS else ()
-        return Wait((call,), on, group, unseen=() if on else (call.root,), is_certain=False)
+        # gloo has no such buffers: it sends nothing, of whatever size, before the receive is there (torch 2.11-2.15).
+        timeline, meets = pairs.facts.timelines[call.rank], group is not None and group.backend == GLOO
+        on = pairs.awaits_receive(call) if meets or stillness_ns(pairs.facts, timeline) >= UNBUFFERED_NS else ()
+        return Wait((call,), on, group, unseen=() if on else (call.root,), is_certain=bool(meets and on))
     on = pairs.awaits(call)
     unseen = () if on or call.root < 0 else tuple({call.root} - facts_of(pairs).timelines.keys())
     return Wait((call,), on, group, call.op is Op.RECV_ANY, unseen)

@@ -26,7 +26,8 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  part of it: its counter stands twice as far with another learning rate, or begins anew.
                  Replicas whose models were given data of their own until a checkpoint was read, and the same since: likely.
                  Within one run likewise: a rank saves with its schedule or such copies, builds a new optimizer, brings weights
-                 and moments back to the bit, and the schedule begins anew, or the copies are gone.
+                 and moments back to the bit, and the schedule begins anew, or the copies are gone; or it reads that save, calls
+                 load_state_dict of a new optimizer, and the weights are there, but no moments.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
 When it is fine  Fine-tuning from trained weights: with another learning rate than the fixed one of the earlier run, nothing is
                  said. The RNG state alone is a note: it makes no result wrong.
@@ -233,7 +234,7 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
     # A meter may begin anew on purpose, and so may an average in a second stage of one run.
     may_begin = (OWN, COPIES) if first.start.document.when == AGAIN else (OWN,)
     on_purpose = all(piece.kind in may_begin for piece in pieces)
-    meant = some or bool(first.restored) or first.start.document.resumes
+    meant = some or bool(first.restored) or first.start.document.resumes or _gave_it_a_state(first, recording)
     saved = Place(first.save.site, (first.save.rank,), f"saved here, at step {document.step}")
     places = (Place(load, ranks, "resumes from it"),) if load else ()
     of_schedule = load and any(piece.kind == SCHEDULE for piece in pieces)
@@ -374,6 +375,13 @@ def _restored_by_some(
 
 
 _OF_STEPS = frozenset({"optimizer", "scheduler", "scaler"})
+
+
+def _gave_it_a_state(one: Continuation, recording: Recording) -> bool:
+    """Whether the optimizer whose state is gone was given one when the checkpoint had been read."""
+    log, step = recording.ranks.get(one.rank), one.start.document.step
+    loads = [event for event in log.noted(StateLoaded) if event.step == step] if log is not None else []
+    return any(piece.kind == MOMENTS for piece in one.pieces) and any(event.what == "optimizer" for event in loads)
 
 
 def _of_some(

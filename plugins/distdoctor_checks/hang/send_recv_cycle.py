@@ -3,9 +3,10 @@ DD114 send-recv-cycle: every rank receives first (or sends first, more than fits
 
 What it means    Each rank of a ring waits for its neighbor to send, and would send only after that.
 Why it hurts     No rank can proceed. Rings that send first depend on the size: small messages pass, large ones hang.
-How we know      A ring of receives whose sends were never issued is proven at once. A ring of sends that do not return is
-                 judged by the job's usual pace (likely), because a send may return before its receive exists. Copied stacks
-                 in which every rank receives and none sends show it without saying from whom.
+How we know      A ring of receives whose sends were never issued is proven at once, and so is a ring of gloo's sends whose
+                 receives were not: gloo sends nothing before the receive is there. Elsewhere a ring of sends that do not
+                 return is judged by the job's usual pace (likely), because a send may return before its receive exists.
+                 Copied stacks in which every rank receives and none sends show it without saying from whom.
 What to do       Post both with batch_isend_irecv, or let even ranks send first and odd ranks receive first.
 When it is fine  Rings of isend and irecv, pipelines, buffered sends.
 Source           torch.distributed.batch_isend_irecv.

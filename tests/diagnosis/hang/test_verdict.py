@@ -505,13 +505,17 @@ def test_pairs_that_all_receive_first_are_told_together() -> None:
     assert finding.title == "every rank receives first: 2 rings of 2 recvs"
 
 
-def test_ranks_that_all_send_first_are_told_so() -> None:
-    script = recording(ranks=2)
+@pytest.mark.parametrize(("backend", "confidence"), [("gloo", CERTAIN), ("nccl", LIKELY)])
+def test_ranks_that_all_send_first_are_told_so_and_proven_where_no_transport_buffers(
+    backend: str, confidence: Confidence
+) -> None:
+    script = recording(ranks=2).backend(backend)
     for rank in range(2):
         script.send(rank, 1 - rank, [8], site="train.py:11 swap").recv(rank, 1 - rank, [8], site="train.py:12 swap")
     (finding,) = findings(script.live(rendezvous=True))
 
     assert (finding.code, finding.title) == ("DD114", "every rank sends first: a ring of 2 sends")
+    assert finding.confidence == confidence
 
 
 def test_ranks_that_all_receive_in_one_line_are_told_the_question_that_gives_them_one_order() -> None:
