@@ -15,6 +15,9 @@ class ClueKind(StrEnum):
     NOT_ARRIVED = "not arrived"  # numbers: the group ranks that others wait for in the store
     JOINED = "joined"  # numbers: clients that came, clients that were expected
     PEER_GONE = "peer gone"
+    AGENTS = "agents"  # numbers: the agents of torchrun, one per host, that others wait for in the store
+    EXIT_BARRIER = "exit barrier"  # torchrun's agent waited for others at its end; numbers: seconds
+    LOOPBACK = "loopback"  # gloo found no address of its host, and took one that no other host can reach
     UNREACHABLE = "unreachable"  # nobody answered where the ranks or their launchers are to meet
     ENDED = (
         "ended"  # operation: which process, in its launcher's words, and how; how alone where it printed that itself;
@@ -31,6 +34,8 @@ class ClueKind(StrEnum):
     STANDS = "stands"  # a watchdog of NCCL that has looked at nothing for a while; numbers: seconds
     GIL_HELD = "GIL held"  # torch could not get the rank's interpreter lock when its watchdog had hung
     WARNING = "warning"  # of NCCL
+    GPU_FAULT = "gpu fault"  # of ROCm's runtime about a GPU; operation: which device, and why
+    PRINTED = "printed"  # what a device says of a kernel that failed, without an exception around it
     XID = "xid"  # of NVIDIA's driver about a GPU; numbers: its code, the process id (0: not told); operation: which device
     DIAGNOSTIC = (
         "diagnostic"  # of NCCL's own diagnostics, 2.31 and newer: what they found, and what they found in order

@@ -112,7 +112,13 @@ _QUOTED = re.compile(
     r"Unexpected bus error encountered in worker\."
 )
 # Where consoles, and Open MPI itself, break a line whose rest tells something.
-_OPEN_ENDS = ("Watchdog caught", "Watchdog caught collective operation timeout:", " exited on")
+_OPEN_ENDS = (
+    "Watchdog caught",
+    "Watchdog caught collective operation timeout:",
+    " exited on",
+    "ms, keys:",
+    ") reason :",
+)
 # Behind it stands what NCCL warns of, or what an error of a communicator is.
 NCCL_SAYS = re.compile(r"NCCL WARN |(?:nccl hit async|NCCL Async|\] Async) [Ee]rror(?: on rank \d{1,9})?: ")
 _GAVE_UP = ("Watchdog caught", "] Operation timed out after ")
@@ -126,6 +132,18 @@ _NOWHERE = SourceLine()
 _ENV_RANK = re.compile(r"^\s{1,40}RANK:\s{1,40}(\d{1,7})$")  # of a container, in what `kubectl describe pod` prints
 _ENV_LINES = 80  # behind how its last process ended
 _XID = re.compile(r"NVRM: Xid \((PCI:[\w:.]{1,30})\): (\d{1,4})\b(?:.{0,40}?\bpid=(\d{1,9}))?")
+_GPU_FAULT = re.compile(r"HW Exception by (GPU node-\d{1,4}) [^:]{0,80}: ?\S{0,20}\)? reason ?: ?(\w[\w ]{0,60})")
+# What CUDA and HIP say of a kernel where nobody raises it, and of an assertion in one.
+_PRINTED = re.compile(
+    r"(?:CUDA|HIP) error: (?:an illegal memory access|misaligned address|unspecified launch failure)[^'\"]{0,60}|"
+    r"Memory access fault by GPU node-\d{1,4}"
+)
+_ASSERTED = re.compile(
+    r"([\w.-]{1,80}:\d{1,6}): .{0,200}?block: \[[\d,]{1,40}\], ?thread: \[[\d,]{1,40}\],? Assertion `([^`]{1,200})` failed"
+)
+_AGENT = re.compile(r"/torchelastic/role_info/(\d{1,7})\b")
+_EXIT_BARRIER = re.compile(r"Error waiting on exit barrier\.(?: Elapsed: (\d{1,9}))?")
+_LOOPBACK = "Using the loopback address as fallback"
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
 _RAISED_WORDLESS = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Timeout))$")  # below a traceback
@@ -136,7 +154,7 @@ _ENDED_CODE = re.compile(r"^\s{0,20}exitcode\s{0,20}:\s{0,4}(-?\d{1,9})\s{0,4}\(
 _DETAIL = re.compile(
     r"^(?:Duplicate GPU detected|Net : |NET/|Error while creating shared memory|Error: failed to extend |"
     r"Parameters? (?:indices )?which did not receive grad|"
-    r"(?:Missing|Unexpected) key\(s\) in state_dict)"
+    r"(?:Missing|Unexpected) key\(s\) in state_dict|size mismatch for )"
 )
 # What tqdm draws: `Saving:  36%|###   | 24/67 [23:16<30:00, 41.87s/it]`.
 _BAR = re.compile(r"([^\r%|]{0,200}?):?\s{0,10}\d{1,3}%\|[^|]{0,400}\| (\d{1,18})/(\d{1,18}) \[")
@@ -148,7 +166,8 @@ _DIGITS = re.compile(r"(\d{40})\d+")  # no number, and patterns that begin with 
 _TELLING = re.compile(
     r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
     r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|"
-    r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|rank\s{0,20}:|exitcode|"
+    r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|size mismatch|rank\s{0,20}:|exitcode|"
+    r"Memory access fault|(?:CUDA|HIP) error: |Assertion `|torchelastic/role_info|exit barrier|loopback address|"
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
     r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"\[TC\]\[rank|GIL induced|time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|"
@@ -542,6 +561,8 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
         if _DETAIL.match(words.strip()):
             yield Clue(ClueKind.DETAIL, words.strip()[:500], rank, line_number=number)
         if clue is None and raised is None:
+            if printed_words := _printed(words):
+                yield Clue(ClueKind.PRINTED, printed_words, rank, line_number=number)
             continue
         if rank < 0 and clue is not None and clue.kind is ClueKind.TIMED_OUT and clue.group in ("", *OF_ALL):
             inner = _INNER_RANK.search(line)  # without a launcher's prefix there is nothing better
@@ -568,6 +589,14 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
             continue
         yield _with_cause(again.pop(rank), known) if known.kind is ClueKind.EXCEPTION and rank in again else known
     yield from again.values()
+
+
+def _printed(words: str) -> str:
+    """What a line says of a kernel that failed, "" where it says nothing of that."""
+    if found := _ASSERTED.search(words):
+        return f"CUDA: Assertion `{found[2]}` failed at {found[1]}"
+    found = _PRINTED.search(words)
+    return found[0].strip() if found else ""
 
 
 def is_of_the_programs_own(kind: str, raised_in: str) -> bool:
@@ -683,6 +712,14 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.ENDED, "", operation=f"torch ended it because of a {(found[1] or found[2]).strip()}")
     if found := _CRASHED.search(words):
         return Clue(ClueKind.ENDED, "", operation=found[1])
+    if found := _GPU_FAULT.search(words):
+        return Clue(ClueKind.GPU_FAULT, "", operation=f"{found[1]}: {found[2].strip()}")
+    if found := _EXIT_BARRIER.search(words):
+        return Clue(ClueKind.EXIT_BARRIER, "", numbers=(int(found[1]),) if found[1] else ())
+    if _LOOPBACK in words:
+        return Clue(ClueKind.LOOPBACK, "")
+    if "timeout after" in words and (agents := _AGENT.findall(words)):
+        return Clue(ClueKind.AGENTS, "", numbers=tuple(map(int, agents)))
     if found := _XID.search(words):
         return Clue(ClueKind.XID, "", numbers=(int(found[2]), int(found[3] or 0)), operation=found[1])
     if _PEER_GONE.search(words):  # NCCL warns of it as well

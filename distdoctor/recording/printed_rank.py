@@ -28,11 +28,12 @@ _IN_TABLE = re.compile(r"^\s{0,20}rank\s{0,20}:\s{0,4}(\d{1,7}) \(local_rank: (\
 # What launchers, schedulers and containers put before a line: everything up to the rank, else Ray's actor, a time stamp or a
 # rank's number.
 _ACTOR = r"(?:\([\w.]{1,80} pid=\d{1,9}[^()]{0,80}\)\s)"
+_OF_VLLM = r"(?:(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{1,80}:\d{1,6}\] ?)"
 _PREFIX = r"(?:(?!Error|Exception|Warning)[^\"'()]){0,120}?"  # nothing of a message, which may name ranks as well
 _STRIPPED = re.compile(
     rf"^(?:{_PREFIX}{_ACTOR})?{_PREFIX}(?:(?<!\[TC\])\[rank\s?\d+\]:?\s?|\[[A-Za-z_]{{1,40}}\d{{1,7}}\]:\s?|"
     r"\[\d+,\d+\]<std\w+>:\s?)+|"
-    rf"^{_ACTOR}|^\s{{0,40}}\d+: |^\[?\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{{0,20}}\s(?:std(?:out|err) [FP] )?|"
+    rf"^{_ACTOR}|^{_OF_VLLM}|^\s{{0,40}}\d+: |^\[?\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{{0,20}}\s(?:std(?:out|err) [FP] )?|"
     r"^rank\d{1,7}: |^\[pod/[^\]\s]{1,200}\] |^[a-z][\w.-]{0,100}\s{1,20}\| |^[a-z][a-z.-]{0,60}\d{1,6}[\w.-]{0,60}: "
 )
 _MOST_PREFIXES = 5  # a time stamp, a pod, another time stamp, an actor, a rank

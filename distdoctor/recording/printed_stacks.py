@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from distdoctor.recording.printed_rank import printer_of, without_prefixes
-from distdoctor.recording.py_spy_dump import StackDump, is_begin, is_part, of_text
+from distdoctor.recording.py_spy_dump import MAIN, StackDump, is_begin, is_part, of_text
 
 MOST_LINES = 200_000  # of stacks in one log
+_MAIN = re.compile(rf'Thread (\d{{1,10}}) \([a-z+]{{1,20}}\): "{MAIN}"')
 _NO_RANK = re.compile(r"(?!)")  # whose it is the prefix says
 
 
@@ -37,15 +38,22 @@ class PrintedStacks:
 
     def see(self, number: int, line: str) -> None:
         """Take the next line of the log."""
-        if not self._open and "Process " not in line:
+        if not self._open and "Process " not in line and MAIN not in line:
             return
         words = without_prefixes(line)
         printer, begins = printer_of(line, words), is_begin(words)
+        main = None if begins else _MAIN.match(words)
+        known = self._open_lines(printer)
+        headless = main is not None and (not known or any(MAIN in one for one in known))
         prefix = line[: len(line) - len(words)].rstrip()
-        if begins:
+        if begins or headless:
             self.last = number
             self._open[printer] = _Block(line, len(line) - len(words) - len(prefix))
             self._blocks.append(self._open[printer])
+            if (
+                main is not None
+            ):  # whoever pasted it has left out the first line; its main thread has the number of the process
+                self._open[printer].lines.append(f"Process {main[1]}: python")
         block = self._open.get(printer)
         if block is None:
             return
@@ -55,6 +63,10 @@ class PrintedStacks:
             block.lines.append(text)
         else:
             del self._open[printer]
+
+    def _open_lines(self, printer: str) -> list[str]:
+        block = self._open.get(printer)
+        return block.lines if block is not None else []
 
     def dumps(self, rank_of: Callable[[str], int]) -> Iterator[StackDump]:
         """The processes that were printed, each with the rank that printed it, as far as its prefix tells."""

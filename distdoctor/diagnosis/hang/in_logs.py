@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import ClassVar, Self
 
 from distdoctor.diagnosis.check import NotApplicable
@@ -43,7 +44,13 @@ _FOLLOWS = frozenset(
         "WorkerCrashedError",
     }
 )
-SHARED_MEMORY = re.compile(r"(?:creating shared memory segment|failed to extend) /dev/shm/")  # NCCL's words
+# NCCL's words
+SHARED_MEMORY = re.compile(
+    r"(?:creating shared memory segment|failed to extend) (?:/dev/shm/|nccl)|posix_fallocate failed ?: No space left"
+)
+# An exception that only hands on how another process ended.
+_CARRIES_ON = re.compile(r"\b(?:exit(?:ed with)?|return) (?:code|status) -?\d|non-zero exit status", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?: (?:bytes|[KMGT]iB))?")
 _NOWHERE = re.compile(r"^\S*Rendezvous\w*Error")  # of a launcher
 # Operations whose members may bring different sizes, or of which one entry stands for many.
 _ANY_SIZE = frozenset(
@@ -361,8 +368,9 @@ class LogFacts:
 
     @cached_property
     def own_error(self) -> Clue | None:
-        """The first exception of the program itself."""
-        return next(iter(self._own_errors), None)
+        """The first exception of the program itself; where none says more than that a process ended, what a device printed."""
+        telling = (clue for clue in self._own_errors if not _CARRIES_ON.search(clue.words))
+        return next(chain(telling, self.lines(ClueKind.PRINTED), self._own_errors), None)
 
     @cached_property
     def _own_errors(self) -> list[Clue]:
@@ -396,14 +404,14 @@ class LogFacts:
         """Those of one kind at one line, or in the same words."""
         found = defaultdict[tuple[str, SourceLine | str], list[Clue]](list)
         for one in self._own_errors:
-            found[_kind(one), one.words].append(one)
+            found[_kind(one), _NUMBER.sub("#", one.words)].append(one)
             if one.site:
                 found[_kind(one), one.site].append(one)
         return found
 
     def same_error(self, error: Clue) -> tuple[int, ...]:
         """The ranks that print an error of this kind at this line; all that ended, where as many print it without a number."""
-        alike = self._same_errors.get((_kind(error), error.site or error.words), [])
+        alike = self._same_errors.get((_kind(error), error.site or _NUMBER.sub("#", error.words)), [])
         ranks = {one.rank for one in alike if one.rank >= 0}
         ends = self.recording.job.ends
         return tuple(sorted(ends)) if not ranks and 1 < len(ends) == len(alike) else tuple(sorted(ranks))

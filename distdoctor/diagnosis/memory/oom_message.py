@@ -1,6 +1,7 @@
 """What an exception says about an allocation that failed: how much, of what, and how much there was.
 
-Words of torch 2.11-2.15 (c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp), numpy and Python.
+Words of torch 1.7-2.15 (c10/core/impl/alloc_cpu.cpp, c10/cuda/CUDACachingAllocator.cpp), of its backends for other devices, which
+keep those of torch 1, numpy and Python.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ HOST, DEVICE = "host memory", "device memory"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
 _OURS = re.compile(
-    r"(CUDA|HIP|XPU) (error: )?out of memory|can't allocate memory|Cannot allocate memory|Unable to allocate"
+    r"(CUDA|HIP|XPU|NPU|MUSA|MLU|HPU|MPS backend) (error: )?out of memory|can't allocate memory|Cannot allocate memory|"
+    r"Unable to allocate"
 )
 
 
@@ -41,7 +43,8 @@ def lost_its_worker(words: str, end: RankEnd | None) -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """A request that could not be served. Bytes; 0: not said. `cached`: held by PyTorch's allocator, and not in use."""
+    """A request that could not be served. Bytes; 0: not said. `cached`: held by PyTorch's allocator, and not in use; `used`: of
+    the device, by this process."""
 
     of: str
     asked: int = 0
@@ -49,6 +52,12 @@ class Request:
     capacity: int = 0
     allocated: int = 0
     cached: int = 0
+    used: int = 0
+
+    @property
+    def held_by_others(self) -> int:
+        """What other processes hold of the device, where the words tell what this one does."""
+        return max(0, self.capacity - self.free - self.used) if self.capacity and self.used else 0
 
 
 def tells_of_an_allocator(words: str) -> bool:
@@ -65,10 +74,12 @@ def request_of(words: str) -> Request | None:
         return Request(
             DEVICE,
             asked=_size(rf"Tried to allocate {_SIZE}", words),
-            free=_size(rf"of which {_SIZE} is free", words),
-            capacity=_size(rf"total capacity of {_SIZE}", words),
-            allocated=_size(rf"{_SIZE} is allocated by PyTorch", words),
-            cached=_size(rf"{_SIZE} is reserved by PyTorch but unallocated", words),
+            free=_size(rf"of which {_SIZE} is free|{_SIZE} free", words),
+            capacity=_size(rf"total capacity of {_SIZE}|{_SIZE} total capacity", words),
+            allocated=(allocated := _size(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated", words)),
+            cached=_size(rf"{_SIZE} is reserved by PyTorch but unallocated", words)
+            or max(0, _size(rf"{_SIZE} reserved in total by PyTorch", words) - allocated),
+            used=_size(rf"this process has {_SIZE} memory in use", words),
         )
     if "error: out of memory" in words:  # of the driver, outside of PyTorch's allocator: it does not say how much
         return Request(DEVICE)
@@ -80,4 +91,5 @@ def request_of(words: str) -> Request | None:
 
 def _size(pattern: str, words: str) -> int:
     found = re.search(pattern, words)
-    return int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    number, unit = (one for one in found.groups() if one) if found else ("0", "bytes")
+    return int(float(number) * _UNITS[unit])

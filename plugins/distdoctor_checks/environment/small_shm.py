@@ -20,7 +20,8 @@ from dataclasses import replace
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.trial import PreflightTrial
 from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Prescription
-from distdoctor.diagnosis.hang.in_logs import SHARED_MEMORY, LogFacts, from_own_error
+from distdoctor.diagnosis.hang.in_logs import SHARED_MEMORY, LogFacts, from_line, from_own_error
+from distdoctor.recording.clue import ClueKind
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.preflight import checked_machine
 
@@ -36,9 +37,8 @@ def examine(trial: PreflightTrial | None, log: LogFacts | None) -> Iterator[Find
     if log is not None and log.own_error is not None and _BUS_ERROR.search(log.own_error.words):
         title = "a DataLoader worker died of a bus error: shared memory was full"
         yield replace(from_own_error(log, title, Prescription("more-shared-memory")), severity=ERROR)
-    if log is not None and log.own_error is not None and SHARED_MEMORY.search(log.own_error.words):
-        title = "NCCL could not make its shared memory: /dev/shm is full"
-        yield replace(from_own_error(log, title, Prescription("more-shared-memory")), severity=ERROR)
+    if log is not None:
+        yield from _of_nccl(log)
     machine = trial.machine if trial is not None else None
     if machine is None or machine.shm_free is None:
         return
@@ -52,6 +52,18 @@ def examine(trial: PreflightTrial | None, log: LogFacts | None) -> Iterator[Find
             why="Workers pass batches through shared memory; when it is full, SIGBUS kills them.",
             prescriptions=(Prescription("more-shared-memory"),),
         )
+
+
+def _of_nccl(log: LogFacts) -> Iterator[Finding]:
+    title, cure = "NCCL could not make its shared memory: /dev/shm is full", Prescription("more-shared-memory")
+    if log.own_error is not None and SHARED_MEMORY.search(log.own_error.words):
+        yield replace(from_own_error(log, title, cure), severity=ERROR)
+        return
+    warned = [clue for clue in log.lines(ClueKind.WARNING) if SHARED_MEMORY.search(clue.words)]
+    if warned:
+        ranks = sorted({clue.rank for clue in warned if clue.rank >= 0})
+        found = from_line(warned[0], title, ranks, LIKELY, "NCCL says so; what fails after it follows", cure, 90)
+        yield replace(found, severity=ERROR)
 
 
 def sick() -> Recording:

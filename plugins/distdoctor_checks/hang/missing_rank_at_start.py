@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription, Stalls
+from distdoctor.diagnosis.finding import ERROR, LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
 from distdoctor.diagnosis.hang.in_logs import LogFacts, from_line
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -75,6 +76,10 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _never_wrote(log.never_wrote, log.lines(ClueKind.NOT_ARRIVED)[0])
     elif unreachable := log.lines(ClueKind.UNREACHABLE):
         yield _nobody_answered(unreachable)
+    elif agents := log.lines(ClueKind.AGENTS):
+        yield _agents_did_not_answer(agents[0])
+    elif loopback := log.lines(ClueKind.LOOPBACK):
+        yield _on_loopback(loopback)
     warned = [(clue, words) for clue in log.lines(ClueKind.WARNING) if (words := _misnumbered(clue))]
     yield from (_cannot_be_one_job(clue, words) for clue, words in warned[:1])
 
@@ -122,6 +127,8 @@ def _too_few(clue: Clue, log: LogFacts) -> Finding:
     speak = {one.rank for one in log.recording.clues if one.rank >= 0}
     missing = tuple(rank for rank in range(expected) if rank not in speak) if len(speak) == came else ()
     came_words = f"only {came} of {expected} ranks came"
+    if not missing and (apart := [clue for clue in log.lines(ClueKind.UNREACHABLE) if _ADDRESS.search(clue.words)]):
+        return _cannot_reach(apart[0], came_words)
     return from_line(
         clue,
         f"did not come to the store: {came_words}" if missing else f"{came_words} to the store",
@@ -135,6 +142,58 @@ def _too_few(clue: Clue, log: LogFacts) -> Finding:
         ),
         IN_LOG,
     )
+
+
+def _cannot_reach(clue: Clue, came: str) -> Finding:
+    address = _ADDRESS.search(clue.words)
+    where = f" at {address[1]}" if address else ""
+    return from_line(
+        clue,
+        f"{came} to the store: another got no answer from it{where}",
+        (),
+        LIKELY,
+        "both sides say so: the store was there, and what one of them sent did not arrive",
+        Prescription(
+            "start-every-rank",
+            change="try `nc -vz HOST PORT` from the one that got no answer: a firewall, a network policy or a wrong address is "
+            "between them",
+        ),
+        IN_LOG,
+    )
+
+
+def _agents_did_not_answer(clue: Clue) -> Finding:
+    agents = named(clue.numbers).replace("rank", "agent")
+    return from_line(
+        clue,
+        f"torchrun's {agents} did not write who they are into the store in time, so no rank was started",
+        (),
+        LIKELY,
+        "an agent is one host's torchrun; where its own one is among them, the store itself did not answer",
+        Prescription(
+            "start-every-rank",
+            change="see whether torchrun still runs on every host and what it printed, and whether the host that holds the store "
+            "is overloaded or gone",
+        ),
+        IN_LOG,
+    )
+
+
+def _on_loopback(clues: list[Clue]) -> Finding:
+    ranks = sorted({clue.rank for clue in clues if clue.rank >= 0})
+    found = from_line(
+        clues[0],
+        "gloo found no address of its host and took the loopback one, which other hosts cannot reach",
+        ranks,
+        POSSIBLE,
+        "gloo says so; on one host it is harmless",
+        Prescription(
+            "start-every-rank",
+            change="set GLOO_SOCKET_IFNAME to the interface between the hosts, or let the host's name resolve to its address",
+        ),
+        IN_LOG,
+    )
+    return replace(found, severity=WARNING)
 
 
 def _too_many(came: int, expected: int, clue: Clue) -> Finding:

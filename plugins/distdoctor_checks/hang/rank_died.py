@@ -37,6 +37,7 @@ from distdoctor.diagnosis.finding import (
     Stalls,
 )
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
+from distdoctor.diagnosis.hang.error_cures import cure_of
 from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed, from_line, from_own_error, who
 from distdoctor.diagnosis.hang.in_ras import dead_processes
 from distdoctor.diagnosis.hang.incident import Incident
@@ -60,9 +61,6 @@ OF_THE_STORE = ("TCPStore", "sendBytes failed", "recvValue failed")
 LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or its input ends
 # CUDA's words for memory, a link or a whole GPU that broke; an illegal access is the program's.
 _OF_THE_DEVICE = re.compile(r"uncorrectable (?:ECC|NVLink)|fallen off the bus|hardware stack error", re.IGNORECASE)
-_WORKER_KILLED = re.compile(r"DataLoader worker \(pid.{0,30}\) is killed by signal: Killed")
-_CUT_WRITE = re.compile(r"iostream error|\bunexpected pos \d|PytorchStreamWriter failed writing|No space left on device|"
-                        r"Disk quota exceeded")  # fmt: skip
 _NO_JOB = "nothing in the log shows that it is of a distributed job"
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
@@ -91,7 +89,7 @@ def examine(verdict: Verdict | None, log: LogFacts | None, apart: RanksApart | N
 def _by_log(log: LogFacts) -> Iterator[Finding]:
     """An error of its own explains whatever else a log shows; that a process ended or that a peer is gone explains little."""
     yield from claimed(dead_processes(log.ras), 94)
-    killed = log.lines(ClueKind.KILLED_FOR_MEMORY)
+    killed, left = log.lines(ClueKind.KILLED_FOR_MEMORY), log.lines(ClueKind.EXIT_BARRIER)
     gone = [*log.lines(ClueKind.PEER_GONE), *log.lines(ClueKind.WAITED)]
     if log.own_error is not None:
         yield _own_error(log, log.own_error)
@@ -109,6 +107,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield (
             replace(found, severity=NOTE, why=f"{found.why}; the training goes on after it") if log.trains_on else found
         )
+    elif left:
+        yield _left_behind(left[0])
     elif gone and not log.goes_on_after(gone[-1]):
         yield replace(_peer_gone(gone), **({"severity": NOTE} if log.has_finished else {}))  # type: ignore[arg-type]
 
@@ -116,6 +116,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
 def _own_error(log: LogFacts, clue: Clue) -> Finding:
     kind = clue.words.partition(":")[0]
     words = " ".join(clue.words.split())
+    if "device-side assert" in words and (printed := log.lines(ClueKind.PRINTED)):
+        words += f" ({printed[0].words})"
     where = f" at {clue.site.short}" if clue.site else ""
     ranks = log.same_error(clue)
     how = "raised" if log.trains_on else "failed with"
@@ -131,10 +133,8 @@ def _own_error(log: LogFacts, clue: Clue) -> Finding:
             f"drain the host{f' of rank {clue.rank}' if clue.rank >= 0 else ''} and look at its GPU (dmesg for Xid, "
             "nvidia-smi -q, dcgmi diag -r 3): the hardware failed, and where the program noticed it says nothing of the program"
         )
-    elif _CUT_WRITE.search(words):
-        change = "look at df and quota where it writes: torch's writer says so when a file cannot grow; keep fewer checkpoints"
-    elif _WORKER_KILLED.search(words):
-        change = "look at dmesg: the kernel kills loader workers when the host's memory is used up; start fewer, or cache less"
+    elif not log.trains_on:
+        change = cure_of(words) or change
     found = from_own_error(
         log,
         f"{whose} {words[:160]}{' ...' if len(words) > 160 else ''}",
@@ -207,21 +207,31 @@ def _task_ended(clue: Clue, log: LogFacts) -> Finding:
 def _said_to_have_ended(clue: Clue) -> Finding:
     """In a launcher's words: tasks, processes and local ranks are not always ranks. Who prints its own crash is one."""
     crashed = clue.rank >= 0 and "," not in clue.operation
+    by_slurm = next((cure for reason, cure in _BY_SLURM.items() if reason in clue.operation), "")
     return from_line(
         clue,
         f"crashed: {clue.operation}" if crashed else _ended_words(clue.operation),
         who(clue) if crashed else (),
         LIKELY if crashed else POSSIBLE,
         "it says so itself" if crashed else "the launcher says so; whether it was the first the log does not show",
-        Prescription("mend-the-first-failure", change=f"look at what it printed before, and {_beside(clue.operation)}"),
+        Prescription(
+            "mend-the-first-failure",
+            change=by_slurm or f"look at what it printed before, and {_beside(clue.operation)}",
+        ),
         specificity=12,
     )
 
 
 _BY_LIMIT = re.compile(r"^(?:STEP|JOB) .{1,80}(?:TIME LIMIT|PREEMPTION|REQUEUE)", re.IGNORECASE)
+_BY_SLURM = {  # what Slurm says that it ended a job for -> what is to be done
+    "TIME LIMIT": "ask for more time, or save before it is over (--signal) and go on from there",
+    "PREEMPTION": "let Slurm start it again (--requeue), and save on its signal",
+    "NODE FAILURE": "see slurmctld's log for the host that failed, leave it out (--exclude), and start again from the last save",
+}
 _BY_SIGNAL = re.compile(r"(?:return code = |exitcode: )-(\d{1,3})\b|\bsignal (\d{1,3})\b")
 _LOOK_AT = {
-    7: "at `df -h /dev/shm`: SIGBUS comes of shared memory that is full",
+    SIGKILL: "at dmesg (out of memory?)",
+    7: "at `df -h /dev/shm`: SIGBUS mostly comes of shared memory that is full, else of a mapped file that was cut off",
     11: "where it crashed: PYTHONFAULTHANDLER=1 prints the stack at a SIGSEGV",
 }
 
@@ -244,8 +254,9 @@ def _ended(ends: dict[int, RankEnd], left_alone: Collection[int], crash: Clue | 
     if len(after) == len(ends):
         after = []
     ends = {rank: end for rank, end in ends.items() if rank not in after}
-    ways = {f"signal {end.signal}" if end.signal else f"exit code {end.exit_code}": end.signal for end in ends.values()}
-    look = " and at dmesg (out of memory?)" if SIGKILL in ways.values() else ""
+    ways = {_way(end): end.signal for end in ends.values()}
+    beside = {number: what for number, what in _LOOK_AT.items() if number in ways.values()}
+    look = "".join(f", and {what}" for what in beside.values())
     alone = len(ends) == 1
     first = (
         "it names whoever ended first, which is not always the cause"
@@ -261,6 +272,13 @@ def _ended(ends: dict[int, RankEnd], left_alone: Collection[int], crash: Clue | 
         why=f"as torchrun lists it; {first if alone else 'which of them was first it does not show'}",
         prescriptions=(Prescription("mend-the-first-failure", change=f"look at the output of {named(ends)}{look}"),),
     )
+
+
+def _way(end: RankEnd) -> str:
+    if not end.signal:
+        return f"exit code {end.exit_code}"
+    name = SIGNALS.get(end.signal, "")
+    return f"signal {end.signal} ({name})" if name else f"signal {end.signal}"
 
 
 def _crashed(rank: int, crash: Clue) -> Finding:
@@ -284,6 +302,25 @@ def _crashed(rank: int, crash: Clue) -> Finding:
                 + ": addresses, sizes and types that it does not check",
             ),
         ),
+    )
+
+
+def _left_behind(clue: Clue) -> Finding:
+    """Torchrun's agents wait for each other when their ranks have ended."""
+    waited = f"{clue.numbers[0]} s" if clue.numbers else "its time"
+    return replace(
+        from_line(
+            clue,
+            f"torchrun on one host waited {waited} at its end for another host that did not come",
+            (),
+            POSSIBLE,
+            "its own ranks had ended before: it follows from what the other host did, which the log does not show",
+            Prescription(
+                "record-the-job", change="look at the output of the other hosts: their ranks still ran, or were gone"
+            ),
+            specificity=0,
+        ),
+        severity=NOTE,
     )
 
 

@@ -99,6 +99,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _unnumbered(log.unnumbered)
     elif standing := log.lines(ClueKind.STANDS):
         yield _watchdogs_stand(standing)
+    yield from (_fault_of_gpu(clue) for clue in log.lines(ClueKind.GPU_FAULT)[:1])
     yield from (_fault_of_device(clue) for clue in log.lines(ClueKind.XID) if clue.numbers[0] in _XIDS_OF_HARDWARE)
     # What NCCL warns of once a connection is gone follows from that.
     gone: dict[str, int] = {}
@@ -145,6 +146,23 @@ def _fault_of_device(clue: Clue) -> Finding:
         Prescription(
             "gather-backend-evidence",
             change="drain that host, look at dmesg and nvidia-smi -q, and run dcgmi diag -r 3 before it is used again",
+        ),
+        specificity=55,
+    )
+
+
+def _fault_of_gpu(clue: Clue) -> Finding:
+    device, _, reason = clue.operation.partition(": ")
+    return from_line(
+        clue,
+        f"ROCm's runtime reported a hardware exception on {device}: {reason}",
+        who(clue),
+        LIKELY,
+        "the processes that use it are aborted, and what other ranks print follows from it; which rank's device it is the line "
+        "does not say",
+        Prescription(
+            "gather-backend-evidence",
+            change="look at dmesg (amdgpu: reset, ring timeout, RAS) and amd-smi on that host before it is used again",
         ),
         specificity=55,
     )

@@ -120,7 +120,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     elif missed := log.lines(ClueKind.MISSED_BARRIER):
         yield _missed(missed[0])
     elif log.silent:
-        yield _silent(log.silent, list(log.timeouts.values()) or log.unnumbered)
+        yield _silent(log.silent, list(log.timeouts.values()) or log.unnumbered, log)
     elif log.silent_beside_gloo:
         yield _silent_beside_gloo(log)
     yield from (_gil_held(clue) for clue in log.lines(ClueKind.GIL_HELD)[:1])
@@ -228,17 +228,23 @@ def _missed(clue: Clue) -> Finding:
     )
 
 
-def _silent(silent: tuple[int, ...], timeouts: list[Clue]) -> Finding:
+def _silent(silent: tuple[int, ...], timeouts: list[Clue], log: LogFacts) -> Finding:
     first, others = timeouts[0], named(clue.rank for clue in timeouts)
-    return from_line(
+    stood = {clue.rank: clue.site for clue in log.lines(ClueKind.PEER_GONE) if clue.rank in silent and clue.site}
+    site = stood[min(stood)] if stood else SourceLine()
+    where = f"waited elsewhere, at {site.short}," if site else "printed no timeout,"
+    found = from_line(
         first,
-        f"printed no timeout, while {others} timed out in {call_in(first)}: it had not come there",
+        f"{where} while {others} timed out in {call_in(first)}: it had not come there",
         silent,
         POSSIBLE,
-        "whoever waits for nobody prints nothing: it was held up elsewhere, or its lines are not in this log",
+        f"its own error says where it was when its peers were ended; that of {named(stood)} shows the line"
+        if site
+        else "whoever waits for nobody prints nothing: it was held up elsewhere, or its lines are not in this log",
         Prescription("bound-the-wait", change=f"look at what {named(silent)} did; {LOOK}"),
         specificity=30,
     )
+    return replace(found, place=site or found.place)
 
 
 def _silent_beside_gloo(log: LogFacts) -> Finding:

@@ -72,7 +72,13 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     request = request_of(log.own_error.words) if log.own_error is not None else None
     if request is not None:
         amount = f"{mib(request.asked)} of {request.of}" if request.asked else request.of
-        yield from_own_error(log, f"could not allocate {amount}", next(_cures(request, None, "")))
+        others = f", of which other processes hold {mib(request.held_by_others)}" if _is_held_by_others(request) else ""
+        yield from_own_error(log, f"could not allocate {amount}{others}", next(_cures(request, None, "")))
+
+
+def _is_held_by_others(request: Request) -> bool:
+    """Whether the device is full of what other processes hold."""
+    return request.held_by_others > max(request.used, request.asked)
 
 
 def _finding(verdict: Verdict, incident: Incident, ending: Ending, request: Request, own: RankMemory | None) -> Finding:
@@ -231,7 +237,13 @@ def _why(ending: Ending, request: Request, own: RankMemory | None, shortage: Sho
     if model := _model(own):
         words.append(f"it held {', '.join(model)}")
     if request.of == DEVICE:
-        numbers = (("of", request.capacity), ("free", request.free), ("in use by PyTorch", request.allocated))
+        others = request.held_by_others if _is_held_by_others(request) else 0
+        numbers = (
+            ("of", request.capacity),
+            ("free", request.free),
+            ("in use by PyTorch", request.allocated),
+            ("held by other processes", others),
+        )
         words.append(", ".join(f"{mib(size)} {word}" for word, size in numbers if size) + " on the device")
     elif shortage is not None:
         limit = f" under a limit of {mib(shortage.limit)} (ulimit -v)" if shortage.limit else ""
@@ -255,7 +267,7 @@ def _cures(request: Request, own: RankMemory | None, phase: str) -> Iterator[Pre
     """The next thing to try first."""
     held = _held(own)
     total = request.allocated + request.cached
-    if request.of == DEVICE and not request.asked:
+    if request.of == DEVICE and (not request.asked or _is_held_by_others(request)):
         yield Prescription(
             "a-device-for-each-rank",
             change="look at nvidia-smi: another process, or ranks that share a device, hold it; call "
