@@ -28,6 +28,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (copies.taught, {"refreshes": (0,)}, "DD222", (1,), "# its answers"),
     (copies.evaluated, {"refreshes": (0,)}, "DD222", (1,), "# evaluates"),
     (copies.targeted, {"each": (2, 3)}, "DD222", (0, 1), "# bootstraps"),
+    (copies.played_in_a_thread, {"each": (2, 3)}, "DD222", (0, 1), "if step % each[rank] == 0:"),
     (copies.in_a_dictionary, {"each": (3, 4)}, "DD222", (0, 1), "# bootstraps from it"),
     (copies.in_a_dictionary, {"early": True}, "DD222", (1,), "# bootstraps from it"),
     (copies.taken_early, {}, "DD222", (1,), "# before"),
@@ -69,6 +70,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.evaluated, {}),
     (copies.evaluated, {"refreshes": (0,), "gives": True}),
     (copies.targeted, {}),
+    (copies.played_in_a_thread, {}),
     (copies.taken_early, {"after_wrapping": True}),
     (copies.pushed, {"renewed": True, "each": 2}),
     (copies.pushed, {"each": 100}),  # a reference that stays what it was

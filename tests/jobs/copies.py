@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -79,6 +80,27 @@ def targeted(rank: int, world_size: int, *, each: tuple[int, int] = (2, 2)) -> s
         optimizer.step()
         if step % each[rank] == 0:
             target.load_state_dict(model.module.state_dict())
+    return digest_of_training(model)
+
+
+def played_in_a_thread(rank: int, world_size: int, *, each: tuple[int, int] = (2, 2)) -> str:
+    """An actor of its own thread plays with a copy when it likes: on one rank just before it is refreshed, on the other after."""
+    model, acting = DistributedDataParallel(Net()), Net()
+    acting.load_state_dict(model.module.state_dict())
+    optimizer, batches = adam(model), Batches(rank)
+    with ThreadPoolExecutor(1) as actor, torch.no_grad():
+        for step in range(STEPS):
+            inputs, targets = batches.next()
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            if rank == 0:
+                actor.submit(acting, inputs).result()  # plays
+            if step % each[rank] == 0:
+                acting.load_state_dict(model.module.state_dict())
+            if rank == 1:
+                actor.submit(acting, inputs).result()
     return digest_of_training(model)
 
 

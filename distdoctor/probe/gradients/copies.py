@@ -2,13 +2,14 @@
 of another form beside it that nobody trains: a larger teacher, a random target, an encoder. These are looked at once.
 
 A copy is a module with the parameter names and shapes of the trained one, that no optimizer holds. How it looks at a step is one
-digest of all its parameters: as they are when it first computes in that step, else when the step is over. Which of the user's
-lines lets it compute is waited for in the steps that are looked at, and after a loader began to be read: an average is often used
-for the first time when an epoch is over.
+digest of all its parameters: as they are when the thread that steps first computes with it in that step, else when the step is
+over. Which of the user's lines lets it compute is waited for in the steps that are looked at, and after a loader began to be
+read: an average is often used for the first time when an epoch is over.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -77,6 +78,7 @@ class Copies:
         self._known = -1
         self._ambushes = self._loaders = 0
         self._ambush: Any = None
+        self._trainer = 0  # the thread that steps
 
     def search(self, parameters: Sequence[Tensor], inventory: Inventory, trained: set[int]) -> None:
         """Look for copies, when modules have come since the last search. `trained`: ids that some optimizer holds."""
@@ -156,6 +158,7 @@ class Copies:
 
     def after_step(self, *, looked_at: bool) -> None:
         """Lie in wait for the forward of a copy until the next step is over: in the first steps, and in those `looked_at`."""
+        self._trainer = threading.get_ident()
         if self._ambush is not None:
             self._ambush.remove()
             self._ambush = None
@@ -185,7 +188,8 @@ class Copies:
             copy = waited_for.get(id(module))
             if copy is None:
                 return
-            if looked_at and copy.computing is None:
+            # Another thread computes when it likes, on one rank before and on the other after the copy was refreshed.
+            if looked_at and copy.computing is None and threading.get_ident() == self._trainer:
                 copy.computing = copy.now()
             if not copy.used:
                 copy.used = True
