@@ -104,6 +104,55 @@ def played_in_a_thread(rank: int, world_size: int, *, each: tuple[int, int] = (2
     return digest_of_training(model)
 
 
+class Player:
+    """Plays with a copy that is given new weights by their names."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def take(self, weights: dict[str, Tensor]) -> None:
+        own = dict(self.net.named_parameters())
+        for name, tensor in weights.items():
+            if name not in own:  # of a head that does not play
+                continue
+            own[name].copy_(tensor)
+
+
+def by_names(rank: int, world_size: int, *, of_the_wrapper: bool = True, each: int = 1) -> str:
+    """A player whose weights are brought up to date by names, which are those of the wrapper."""
+    net = Net()
+    player, model = Player(net), DistributedDataParallel(net)
+    optimizer, batches = adam(model), Batches(rank)
+    for step in range(2 * STEPS):
+        if step % each == 0:
+            player.take(model.state_dict() if of_the_wrapper else model.module.state_dict())
+        inputs, targets = batches.next()
+        with torch.no_grad():
+            player.net(inputs)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
+def never_taken(rank: int, world_size: int) -> str:
+    """A player that stays what it was, though larger jobs bring it up to date."""
+    net = Net()
+    player, model = Player(net), DistributedDataParallel(net)
+    optimizer, batches = adam(model), Batches(rank)
+    for _ in range(2 * STEPS):
+        if world_size > 2:
+            player.take(model.module.state_dict())
+        inputs, targets = batches.next()
+        with torch.no_grad():
+            player.net(inputs)
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def in_a_dictionary(rank: int, world_size: int, *, each: tuple[int, int] = (3, 3), noise: tuple[float, float] = (0, 0),
                     anew: int = 1, early: bool | None = None) -> str:  # fmt: skip
     """A target that is no module but a dictionary of tensors. `noise`: what each rank adds of its own, in each `anew`th step.

@@ -239,6 +239,27 @@ def own_test(sources: Mapping[str, str], write: Write) -> Line | None:
     return None
 
 
+def filtered_by_name(sources: Mapping[str, str], write: Write) -> Line | None:
+    """The test by which a write passes over names that the object lacks: `if name not in own: continue`. None where there is no
+    such test, or where something but a step's number may keep the program from coming there at all."""
+    program = program_of(sources)
+    around = (test for test in tests_around(program, write.node) if not test.is_loop and test.value is not write.node)
+    if write.node is not write.inner and not all(_is_every_few_steps(test.value) for test in around):
+        return None
+    for test in tests_around(program, write.inner):
+        if isinstance(test.value, ast.Compare) and isinstance(test.value.ops[0], ast.In | ast.NotIn):
+            loops = (n for p, _ in program.above(write.inner) if isinstance(p, ast.For) for n in ast.walk(p.target))
+            if getattr(test.value.left, "id", "") in {getattr(one, "id", None) for one in loops}:
+                return next(iter(lines_of_way(program, [test.value])), None)
+    return None
+
+
+def _is_every_few_steps(test: ast.AST) -> bool:
+    """`step % every == 0`, which the first step fulfils."""
+    left = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) else None
+    return isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and isinstance(left.left, ast.Name)
+
+
 def last_before(sources: Mapping[str, str], writes: list[Write], used: SourceLine) -> Write | None:
     """Of lines that write into an object, the last one before the call that leads to where it is used, in one body."""
     program = program_of(sources)

@@ -11,8 +11,10 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  never changes is blamed only if a forward of that copy was seen: rank 0 alone may keep the copy that is saved.
                  A refresh without effect: its tensors were written to between sampled steps (torch counts that), and its
                  bits stay those with which training began, while the trained model changes. What a copy holds is looked at
-                 when it computes, where it does. Models of another form that no optimizer holds (a larger teacher, a random
-                 target) are compared as well, where every rank computes with them and none changes them: likely beside a
+                 when it computes, where it does. Or no rank writes into it at all, and what the source does to refresh it passes
+                 over names that it lacks (a wrapped model's begin with `module.`). Models of another form that no optimizer
+                 holds (a larger teacher, a random target) are compared as well, where every rank computes with them and none
+                 changes them: likely beside a
                  wrapper, else possible. So are tensors with which a module is called (functional_call), in the first steps and
                  in every eighth: likely where some ranks change them between two steps in which others do not, or where they
                  began as the module's own parameters on some ranks and as others elsewhere.
@@ -41,13 +43,14 @@ from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
 from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.rank_guard import guard_for, guards_at
-from distdoctor.diagnosis.source.writes import Write, last_before, own_test, writes_into
+from distdoctor.diagnosis.source.writes import Write, filtered_by_name, last_before, own_test, writes_into
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import CalledWith, Copied, CopyUsed
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
 
 _BESIDE = TensorFlag.COPY | TensorFlag.FROZEN
+LONG = 4  # sampled steps in which nobody writes into a copy
 FEWEST = 3  # steps in which copies differ although the replicas agree
 
 
@@ -77,6 +80,15 @@ class CopyCourse:
             for one, other in pairwise(used)
         ]
         return sum(writes) if changes else 0
+
+    @property
+    def never_written(self) -> bool:
+        """Whether no rank writes into it, while its originals, which it began as, change in every sampled step."""
+        steps, first = sorted(self.digests), min(self.digests)
+        held = {self.digests[step][rank] for step in steps for rank in self.ranks}
+        counts = {self.written[step][rank] for step in steps for rank in self.ranks}
+        changes = all(self.originals[one] != self.originals[other] for one, other in pairwise(steps))
+        return len(steps) > LONG and changes and len(counts) == 1 and held == set(self.originals[first].values())
 
     @property
     def apart(self) -> list[int]:
@@ -149,6 +161,8 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
                 if len(course.apart) < FEWEST:
                     if course.refreshed_in_vain >= FEWEST:
                         yield _in_vain(gradients, course, sources)
+                    elif course.never_written:
+                        yield from _passed_over(gradients, peers, course, sources)
                 elif course.is_explained:
                     yield _finding(gradients, course, sources)
                 elif course.from_the_start:  # begun with weights of its own on each rank, or changed on purpose
@@ -438,6 +452,39 @@ def _in_vain(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
             ),
         ),
     )
+
+
+def _passed_over(gradients: Gradients, peers: ReplicaGroup, course: CopyCourse, sources: Sources) -> Iterator[Finding]:
+    """A copy that the program refreshes by names, none of which it has: no rank ever wrote into it."""
+    made, used = (_site(gradients, kind, course) for kind in (Copied, CopyUsed))
+    steps = {update.site for updates in gradients.updates(peers).values() for update in updates}
+    ran = {(site.path, site.function) for site in (*steps, used)}  # bodies that certainly ran
+    writes = [w for w in writes_into(sources.texts, course.name, made, used) if (w.site.path, w.site.function) in ran]
+    found = [(write, filtered_by_name(sources.texts, write)) for write in writes]
+    for write, passed in found if all(passed for _, passed in found) else ():
+        site, text = passed or (SourceLine(), "")
+        yield Finding(
+            title=f"{_called(course)} keeps the weights that training began with: what is to refresh it passes over every name",
+            ranks=course.ranks,
+            confidence=LIKELY,
+            place=site,
+            places=(
+                Place(site, course.ranks, f"passes over names: `{text[:60]}`"),
+                *((Place(write.site, course.ranks, "is to refresh the copy"),) if write.site != site else ()),
+                *_places(made, used, course),
+            ),
+            evidence={"copy": course.name, "steps_compared": len(course.digests)},
+            why=f"nothing was written into its tensors in {len(course.digests)} sampled steps, up to step {max(course.digests)}, "
+            "in each of which the trained parameters changed",
+            prescriptions=(
+                Prescription(
+                    "refresh-everywhere",
+                    change="compare the names: those of a wrapped model begin with `module.` (hand over the state of "
+                    "model.module, or of accelerator.unwrap_model(model)); and raise where a name is not known",
+                ),
+            ),
+        )
+        return
 
 
 def _called(course: CopyCourse) -> str:
