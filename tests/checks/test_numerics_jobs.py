@@ -51,6 +51,15 @@ def test_without_deep_looks_a_nan_of_backward_is_told_with_rank_step_and_layer(a
     assert (finding.evidence["step"], finding.evidence["layer"]) == (at, "0.bias")
 
 
+def test_a_loss_that_grew_out_of_all_bounds_is_told_as_divergence_and_not_as_a_batch() -> None:
+    recording, _ = jobs.watched(jobs.diverging)
+    finding = only(recording)
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD801", (0, 1), CERTAIN)
+    assert "the training had diverged: the loss of rank 0 had grown from" in finding.why
+    assert "too large a learning rate" in finding.prescriptions[0].change
+
+
 def test_a_nan_of_backward_that_the_job_leaves_out_is_a_note() -> None:
     recording, _ = jobs.watched(jobs.first_nan, deep=False, where="backward", at=20, steps=40, skips=True)
     finding = only(recording)

@@ -533,6 +533,19 @@ class Layers(nn.Sequential):
         return self[2](kept / (kept - kept) if self[1].where == "between" else kept)
 
 
+def diverging(rank: int, world_size: int, *, steps: int = 60) -> str:
+    """A learning rate at which every step overshoots by more than the one before."""
+    model = DistributedDataParallel(nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=8.0)
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(steps):
+        inputs = torch.randn(16, 8, generator=generator)
+        optimizer.zero_grad()
+        (model(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def first_nan(
     rank: int,
     world_size: int,

@@ -7,7 +7,8 @@ Why it hurts     From then on everything is NaN everywhere, and nothing shows an
 How we know      The loss is read on each rank when backward begins, before averaging. Once it is not finite, the values that
                  autograd has kept for backward are read in their order, unless checkpointing or offloading has put hooks before
                  them. What arises in backward arrives at the first layers, whose gradients are read before they are averaged
-                 (on the CPU, where no shard). `check-grads` checks each module's output and every local gradient.
+                 (on the CPU, where no shard). A loss that had grown a thousandfold by then says that training had diverged.
+                 `check-grads` checks each module's output and every local gradient.
 What to do       Check that rank's batch of that step first, then the layer: log or division of zero, too large a learning rate,
                  fp16 without a scaler, an empty mask in a softmax.
 When it is fine  Overflows that GradScaler skips are not reported. If the job itself skips such a step, and every rank steps
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Place, Prescription
@@ -56,6 +58,10 @@ _WHERE = {
 }
 
 
+TIMES = 1000.0  # by which a loss has grown when training has diverged
+FEWEST, MOST_LOSSES = 4, 64  # steps before that are looked at
+
+
 @check("DD801", "non-finite-origin", severity=ERROR, family="non-finite")
 def examine(gradients: Gradients) -> Iterator[Finding]:
     seen = [(rank, one) for rank, own in gradients.ranks.items() for one in own.events(NonFinite)]
@@ -70,7 +76,8 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     broken = [one for own in after.values() for one in own if one.number("non_finite")]
     spared = all(after[rank] for rank, _ in first) and (not broken or _is_over(gradients, broken))
     spared = spared and not any(_loss_is_gone(own.updates, after[rank]) for rank, own in gradients.ranks.items())
-    yield _left_out(_from_events(first, gradients)) if spared else _from_events(first, gradients)
+    found = _from_events(first, gradients)
+    yield _left_out(found) if spared else _after_divergence(found, gradients, when[0])
 
 
 def _steps_after(first: list[tuple[int, NonFinite]], gradients: Gradients) -> dict[int, list[Update]]:
@@ -93,6 +100,28 @@ def _left_out(finding: Finding) -> Finding:
     """The same of a pass whose gradients no optimizer has used: an overflow that the job deals with."""
     title = f"{finding.title}; no optimizer used it, and later steps were finite on every rank"
     return replace(finding, title=title, severity=NOTE)
+
+
+def _after_divergence(finding: Finding, gradients: Gradients, step: int) -> Finding:
+    """The same where the loss had grown out of all bounds before: then the value is the end of it, and of no batch."""
+    for rank in finding.ranks:
+        before = [one for one in gradients.ranks[rank].updates if one.digested and one.step < step]
+        losses = [abs(loss) for one in before if math.isfinite(loss := one.value("loss"))][-MOST_LOSSES:]
+        if len(losses) >= FEWEST and losses[-1] >= TIMES * min(losses) and all(a < b for a, b in pairwise(losses[-3:])):
+            return replace(
+                finding,
+                why=f"the training had diverged: the loss of rank {rank} had grown from {min(losses):.3g} to {losses[-1]:.3g} in "
+                "the steps before",
+                prescriptions=(
+                    Prescription(
+                        "find-the-first-nan",
+                        change="look for what made the loss grow: too large a learning rate, gradients that are summed where "
+                        "they should be averaged (over micro-steps, tokens or ranks), or no clipping",
+                    ),
+                ),
+                evidence={**finding.evidence, "losses_before": [float(f"{loss:.4g}") for loss in losses[-8:]]},
+            )
+    return finding
 
 
 def _from_events(by_rank: list[tuple[int, NonFinite]], gradients: Gradients) -> Finding:
