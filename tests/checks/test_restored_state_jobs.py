@@ -116,6 +116,21 @@ def test_a_piece_that_begins_anew_within_one_run_is_named_and_a_second_stage_is_
     assert run(tmp_path, "unwatched", "collectives", job=jobs.twice_in_one_run) == trained[""]
 
 
+@pytest.mark.parametrize(("workers", "restores"), [(1, True), (0, True), (1, False)])
+def test_a_stream_whose_position_stays_in_its_worker_begins_anew_after_the_resume(
+    workers: int, restores: bool, tmp_path: Path
+) -> None:
+    about = {"job": jobs.in_segments, "workers": workers, "restores": restores}
+    trained = run(tmp_path, "once", **about)  # type: ignore[arg-type]
+
+    findings = found(tmp_path, "once", "DD704")
+    assert [one.ranks for one in findings] == [(0, 1)] * bool(workers and restores)
+    for one in findings:
+        assert one.title.startswith("the stream begins anew after the resume: ranks 0-1 read again")
+        assert "# of this segment" in Path(one.place.path).read_text("utf-8").splitlines()[one.place.line - 1]
+    assert run(tmp_path, "unwatched", "collectives", **about) == trained  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("how", ["empty", "whole", "weights"])
 def test_a_phase_whose_optimizer_was_given_a_state_without_moments_is_named(how: str, tmp_path: Path) -> None:
     trained = run(tmp_path, how, job=jobs.in_two_phases, how=how)

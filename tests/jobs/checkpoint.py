@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import itertools
 import json
 import os
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from jobs.replicas import Batches, Net, adam, digest_of_training, train
 
@@ -284,6 +286,42 @@ def twice_in_one_run(rank: int, world_size: int, *, folder: str, forgets: str = 
     """A training that saves, builds everything anew in the same process, and goes on."""
     resumable(rank, world_size, folder=folder)
     return resumable(rank, world_size, folder=folder, resumes=True, forgets=forgets)
+
+
+class PositionedStream(IterableDataset[tuple[Tensor, Tensor]]):
+    """Rows without end that know how many of them were read here."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.read = rank, 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            generator = torch.Generator().manual_seed(1000 * self.read + self.rank)
+            self.read += 1
+            yield torch.randn(20, generator=generator), torch.randint(0, 10, (), generator=generator)
+
+
+def in_segments(rank: int, world_size: int, *, folder: str, workers: int = 0, restores: bool = True) -> str:
+    """A training in two segments. The second one goes on from what the first one has saved, the position in the stream included,
+    as far as the object that the rank holds knows it."""
+    digest, path = "", f"{folder}/segment-{rank}.pt"
+    for segment in range(2):
+        torch.manual_seed(0)
+        net, stream = Net(), PositionedStream(rank)
+        model, optimizer = DistributedDataParallel(net), adam(net)
+        if segment and restores:
+            saved = torch.load(path, weights_only=True, map_location="cpu")
+            net.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+            stream.read = saved["read"]
+        loader = DataLoader(stream, 8, num_workers=workers)  # of this segment
+        for inputs, targets in itertools.islice(loader, 12):
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "read": stream.read}, path)
+        digest = digest_of_training(net)
+    return digest
 
 
 def in_two_phases(rank: int, world_size: int, *, folder: str, how: str = "whole") -> str:

@@ -25,6 +25,8 @@ from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.events import Saving, StateLoaded
 from distdoctor.recording.trace.layout import PassFlag
 
+LEAST_ROWS = 8  # batches of a stream, which are compared by what is in them
+
 
 @dataclass(frozen=True)
 class ResumedHere:
@@ -107,6 +109,37 @@ def drawn_again(orders: SampleOrders, recording: Recording) -> Iterator[DrawnAga
             )
 
 
+@dataclass(frozen=True)
+class BegunAnew:
+    """A stream that was left within and is read from where the pass before began: `resumed` gives the samples of `cut` again."""
+
+    cut: LoaderPass
+    resumed: LoaderPass
+    ranks: tuple[int, ...]
+
+
+def begun_anew(orders: SampleOrders, recording: Recording) -> Iterator[BegunAnew]:
+    """The first such resumption of each line that makes a loader. Not where a training reads the same again without a resumption,
+    or goes on from before what it has read."""
+    found: dict[str, list[tuple[LoaderPass, LoaderPass]]] = defaultdict(list)
+    for rank, passes in orders.by_rank.items():
+        log = recording.ranks[rank]
+        loads, saved = _loads(log), {event.step for event in log.noted(Saving)}
+        streams = [one for one in passes if one.trains and one.flags & PassFlag.ITERABLE]
+        pairs = [(one, other) for one, other in pairwise(streams) if _same_data(one, other)]
+        alike = [(cut, resumed) for cut, resumed in pairs if not cut.read_all and _has_same_rows(cut, resumed)]
+        if any(cut.optimizer == resumed.optimizer for cut, resumed in alike):
+            continue
+        for cut, resumed in alike:
+            goes_on = resumed.first_step > cut.first_step and resumed.first_step in saved
+            if goes_on and any(cut.started_ns < load < resumed.started_ns for load in loads):
+                found[str(resumed.made_line)].append((cut, resumed))
+                break
+    for found_pairs in found.values():
+        cut, resumed = found_pairs[0]
+        yield BegunAnew(cut, resumed, tuple(sorted(one.rank for _, one in found_pairs)))
+
+
 def _loads(log: RankTrace) -> list[int]:
     """When the state of an optimizer was loaded, on the wall clock."""
     return [one.at_ns + log.monotonic_to_wall_ns for one in log.noted(StateLoaded) if one.what == "optimizer"]
@@ -130,6 +163,10 @@ def _whole_epoch(resumed: LoaderPass, passes: Sequence[LoaderPass]) -> int:
 
 def _same_data(one: LoaderPass, other: LoaderPass) -> bool:
     return one.made_line == other.made_line and one.length == other.length and one.data.same_content(other.data)
+
+
+def _has_same_rows(one: LoaderPass, other: LoaderPass) -> bool:
+    return min(len(one.first), len(other.first)) >= LEAST_ROWS and same_order(one, other)
 
 
 def _is_same_order(one: LoaderPass, other: LoaderPass) -> bool:

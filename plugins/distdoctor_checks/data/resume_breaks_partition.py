@@ -12,8 +12,9 @@ How we know      `distdoctor check-data --resume` runs the job uninterrupted, up
                  samples that it had drawn in the current epoch until it saved (likely). A training that goes on within one
                  process (an optimizer's state was loaded, into a new one) in the order of an epoch that it has had, with a
                  sampler that was told no epoch: likely as well, as one that goes on from the step of the last save with samples
-                 of the epoch that it has had. So is a run that loaded a checkpoint and leaves out the same
-                 batches in every epoch, by `if i < done: continue` or `islice(loader, done, None)`, whose bound no epoch changes.
+                 of the epoch that it has had; and so is one that reads a stream from its beginning. So is a run that loaded a
+                 checkpoint and leaves out the same batches in every epoch, by `if i < done: continue` or
+                 `islice(loader, done, None)`, whose bound no epoch changes.
                  Where no loader draws the samples: this run goes on from a save of another number of ranks, and its source works
                  out how many samples were seen from the saved steps and its own number of ranks (possible).
 What to do       Save the epoch and the steps done in it; on resume call set_epoch(epoch) and skip the samples already drawn, in
@@ -29,7 +30,14 @@ from dataclasses import asdict, replace
 
 from distdoctor.diagnosis.check import NotApplicable, NotSeen, check
 from distdoctor.diagnosis.checkpoint.restored import Restored
-from distdoctor.diagnosis.data.resumed_here import DrawnAgain, ResumedHere, drawn_again, resumed_here
+from distdoctor.diagnosis.data.resumed_here import (
+    BegunAnew,
+    DrawnAgain,
+    ResumedHere,
+    begun_anew,
+    drawn_again,
+    resumed_here,
+)
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.data.skipped_anew import SkippedAnew, skipped_anew
 from distdoctor.diagnosis.data.went_on import WentOn
@@ -38,6 +46,7 @@ from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, WARNING, Con
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.source.resumed_counts import resumed_count
 from distdoctor.diagnosis.source.stream_shares import dealt_by
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.resumption import Resumption
 
@@ -59,7 +68,9 @@ def examine(
             return
     here = list(resumed_here(orders, recording)) if orders is not None and found is None else []
     again = list(drawn_again(orders, recording)) if orders is not None and found is None else []
-    if here or again:
+    anew_read = list(begun_anew(orders, recording)) if orders is not None and found is None else []
+    if here or again or anew_read:
+        yield from map(_from_the_beginning, anew_read)
         yield from map(_within, here)
         yield from (_repeated(one, sources) for one in again)
         return
@@ -100,6 +111,38 @@ def _finding(found: Resumption, confidence: Confidence, how: str) -> Finding:
         prescriptions=(
             Prescription("restore-the-position", effect="every sample of the epoch still comes once after a resume"),
         ),
+    )
+
+
+def _from_the_beginning(found: BegunAnew) -> Finding:
+    """A stream that a training which goes on in the same process reads from its beginning."""
+    cut, resumed, ranks = found.cut, found.resumed, found.ranks
+    repeated = min(cut.drawn, resumed.drawn)
+    workers = resumed.workers > 0
+    return Finding(
+        title=f"the stream begins anew after the resume: {named(ranks)} {'reads' if len(ranks) == 1 else 'read'} again what "
+        f"{'it' if len(ranks) == 1 else 'they'} had read from step {cut.first_step} on, {repeated:,} batches each",
+        ranks=ranks,
+        confidence=LIKELY,
+        place=resumed.made_line,
+        places=(
+            Place(resumed.made_line, ranks, "the training loader is created, anew"),
+            Place(resumed.loop_line, ranks, "reads from the beginning"),
+        ),
+        evidence={"repeated_batches": repeated, "resumed_at_step": resumed.first_step, "workers": resumed.workers},
+        why=f"the first pass was left within the stream; the training goes on from its save at step {resumed.first_step}, with "
+        "the same samples in the same order to the bit, so what comes behind them is never read",
+        prescriptions=(
+            Prescription(
+                "restore-the-position",
+                change="a worker reads its own copy of the data set, whose position never comes back to the rank: take the state "
+                "from there (torchdata's StatefulDataLoader), or count what was handed over"
+                if workers
+                else "save the position in the stream with the model, and give it to the new data set before its first batch",
+                effect="every sample of the stream still comes once after a resume",
+            ),
+        ),
+        at_ns=resumed.started_ns,
     )
 
 

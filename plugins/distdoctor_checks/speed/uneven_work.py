@@ -10,7 +10,8 @@ How we know      The number of elements in the largest tensor of each batch that
                  step.
 What to do       Balance work, not samples: sort a window of samples by length and deal them out round-robin, batch by tokens,
                  or pack sequences to one length.
-When it is fine  Work that differs by less than a quarter, or costs nothing; jobs of fewer than 20 steps.
+When it is fine  Work that differs by less than a quarter, or costs nothing; jobs of fewer than 20 steps. Where another rank has
+                 the most in each step, by chance, it is a note as long as it costs less than half of a step.
 Source           LengthGroupedSampler of transformers; sequence packing and token-balanced batching in TRL and torchtitan.
 """
 
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.source.batch_shares import blocks_by_rank
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import ALWAYS, FEWEST, LATE_SHARE, MILLISECOND, Arrivals, Floats, Timing
@@ -32,6 +33,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.testing.timing import timed_job
 
+HALF = 0.5  # of a step, from which on what chance deals out is more than a note
 UNEVEN = 1.25  # times the work of the rank in the middle
 
 
@@ -97,6 +99,7 @@ def _finding(timing: Timing, load: Load, lost: RobustMedian, blocks: list[Source
         title=f"{who} {ratio:.1f} times as much work as the others: they wait {per_step:.1f} of {step:.1f} ms in each step",
         ranks=ranks,
         confidence=LIKELY if on_cpu else POSSIBLE,
+        severity=WARNING if always or lost.value >= HALF * timing.step_ns else NOTE,
         place=site or block or timing.step_site(fullest),
         places=(
             *((Place(site, load.ranks, "where the batches come from"),) if site else ()),
