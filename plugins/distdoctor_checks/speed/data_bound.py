@@ -10,7 +10,7 @@ How we know      The time inside `next` of training loaders, per step, by the ra
 What to do       Give the loader workers that prefetch, keep them between epochs, and do the expensive part once in advance. If
                  it is one rank: check its disk, its share of the files, its neighbors on the CPU.
 When it is fine  Short jobs, and waits below 3 ms a step or half a second in total, are not reported. The first steps do not
-                 count.
+                 count. Where the rank stands in the queue for a core a quarter of the time it is a note: the host is full.
 Source           torch.utils.data.DataLoader: num_workers, prefetch_factor, persistent_workers.
 """
 
@@ -26,6 +26,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.timing import timed_job
 
+CROWDED = 0.25  # of the time in which a thread could run, in the queue for a core
 MORE = 3.0  # times what the others wait: then it is these ranks, not the loader as such
 
 
@@ -46,11 +47,17 @@ def examine(timing: Timing) -> Iterator[Finding]:
     waiting = f", and {named(timing.ranks.keys() - set(ranks))} for it" if odd else ""
     site = timing.loop_site(worst.rank)
     queued = not worst.on_cpu and not worst.workers  # the device may be at work meanwhile
+    crowded = timing.queued(worst.rank)[1]
+    full = (
+        f"; its main thread stood in the queue for a core in {crowded:.0%} of the time: the host is full, and batches are slow as "
+        "everything is"
+    )
     yield Finding(
         title=f"{share:.0%} of each step is spent waiting for the next batch: {milliseconds:.1f} of "
         f"{timing.step_ns / MILLISECOND:.1f} ms{waiting}",
         ranks=ranks,
         confidence=POSSIBLE if queued else LIKELY,
+        severity=NOTE if crowded >= CROWDED else WARNING,
         place=site,
         places=(Place(site, ranks, "waits for a batch"),),
         evidence={
@@ -61,7 +68,8 @@ def examine(timing: Timing) -> Iterator[Finding]:
             "workers": worst.workers,
             "steps": worst.data.count,
         },
-        why=f"{_loader(worst)}; median over {worst.data.count} steps, deviation {worst.data.spread / MILLISECOND:.1f} ms",
+        why=f"{_loader(worst)}; median over {worst.data.count} steps, deviation {worst.data.spread / MILLISECOND:.1f} ms"
+        + (full if crowded >= CROWDED else ""),
         prescriptions=(
             Prescription(
                 "load-ahead", change=_change(worst), effect=f"up to {milliseconds:.1f} ms a step ({share:.0%})"
