@@ -49,8 +49,8 @@ def examine(timing: Timing) -> Iterator[Finding]:
     queued = not worst.on_cpu and not worst.workers  # the device may be at work meanwhile
     crowded = timing.queued(worst.rank)[1]
     full = (
-        f"; its main thread stood in the queue for a core in {crowded:.0%} of the time: the host is full, and batches are slow as "
-        "everything is"
+        f"; its main thread stood in the queue for a core in {crowded:.0%} of the time: the host is full, and batches are slow "
+        "as everything is"
     )
     yield Finding(
         title=f"{share:.0%} of each step is spent waiting for the next batch: {milliseconds:.1f} of "
