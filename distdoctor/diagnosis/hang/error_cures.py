@@ -33,7 +33,7 @@ _CURES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             r"expects all elements of std >= 0|probability tensor contains either|but found invalid values|"
             r"(?:input|value)s? contains? (?:NaN|inf)",
-            "a value is most likely NaN or infinite: `distdoctor run` names the first rank and layer (DD801)",
+            "a value is most likely NaN or infinite: `distdoctor run` names the first rank and layer",
         ),
         (
             r"size mismatch for ",
