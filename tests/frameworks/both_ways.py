@@ -14,6 +14,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import NOTE, Finding
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Job, Recording
+from distdoctor.recording.source_texts import with_sources
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 from distdoctor.recording.trace.run_folder import read_run
 
@@ -69,7 +70,7 @@ def run_both(
     )
     read = read_run(folder)
     assert not read.troubles, read.troubles
-    recording = Recording(Job(world_size=ranks), read.ranks)
+    recording = with_sources(Recording(Job(world_size=ranks), read.ranks))
     assert all(len(log.steps) for log in recording.ranks.values())
     findings = examine(recording, list(load().checks.values())).findings
     return plain, probed, [one for one in findings if one.severity != NOTE]

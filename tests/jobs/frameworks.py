@@ -328,8 +328,9 @@ class Tokens(Dataset[dict[str, Tensor]]):
         return {"input_ids": words, "labels": words.clone()}
 
 
-def _trainer(**about: Any) -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+def _trainer(kind: str = "Trainer", **about: Any) -> Any:
+    import transformers
+    from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -349,7 +350,37 @@ def _trainer(**about: Any) -> Any:
         "logging_strategy": "no",
     }
     arguments = TrainingArguments(**{**usual, **about})
-    return Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Tokens(), eval_dataset=Tokens())
+    made = transformers.Trainer if kind == "Trainer" else _regularised(kind == "divides")
+    return made(GPT2LMHeadModel(config), arguments, train_dataset=Tokens(), eval_dataset=Tokens())
+
+
+def _regularised(divides: bool) -> Any:
+    """A Trainer with a loss of two terms, each a mean over its micro-batch."""
+    from transformers import Trainer
+
+    class Regularised(Trainer):  # type: ignore[misc]
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            logits, labels = model(input_ids=inputs["input_ids"]).logits[:, :-1], inputs["labels"][:, 1:]
+            loss = cross_entropy(logits.flatten(0, 1), labels.flatten()) + 0.1 * logits.square().mean()
+            if divides:
+                loss = loss / self.args.gradient_accumulation_steps
+            return (loss, None) if return_outputs else loss  # of this micro-batch alone
+
+    return Regularised
+
+
+def trainer_with_a_loss_of_its_own(rank: int, world_size: int) -> str:
+    trainer = _trainer("sums", gradient_accumulation_steps=4, max_steps=6)
+    trainer.train()
+    return digest_of_training(trainer.model)
+
+
+def trainer_that_divides_its_loss(rank: int, world_size: int) -> str:
+    trainer = _trainer("divides", gradient_accumulation_steps=4, max_steps=6)
+    trainer.train()
+    return digest_of_training(trainer.model)
 
 
 def trainer_accumulation_and_evaluation(rank: int, world_size: int) -> str:
@@ -378,6 +409,6 @@ LIGHTNING = (
 OTHERS = (timm_recipe, sharded_recipe)
 DEEPSPEED = (deepspeed_plain, deepspeed_zero1, deepspeed_zero2, deepspeed_zero3)
 ACCELERATE = (accelerate_accumulation, accelerate_save_and_resume)
-TRANSFORMERS = (trainer_accumulation_and_evaluation, trainer_save_and_resume)
+TRANSFORMERS = (trainer_accumulation_and_evaluation, trainer_save_and_resume, trainer_that_divides_its_loss)
 for _job in LIGHTNING:
     _job.makes_its_own_group = True  # type: ignore[attr-defined]

@@ -10,8 +10,9 @@ How we know      One line calls backward N times between two steps, and the oper
                  number of micro-batches and the optimizer steps after another; or each micro-batch's summed loss is divided by a
                  count that is another in the next one, and by nothing more; or the first step of each pass over the data
                  uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed; or they were
-                 zeroed, and are 1% of an epoch or more (a note below 10%, or where that is done behind the loop); or zero_grad
-                 is called between N micro-batches that are divided by N and of which N - 1 are not averaged (no_sync).
+                 zeroed, and are 1% of an epoch or more (a note below 10%, or where that is done behind the loop); or a Trainer's
+                 own compute_loss is given `num_items_in_batch`, never reads it, and nothing divides the sum of its terms; or
+                 zero_grad is called between N micro-batches that are divided by N and of which N - 1 are not averaged (no_sync).
 What to do       Divide once, before backward: loss = criterion(...) / N. Call zero_grad after the step. Step once more at the
                  end of an epoch.
 When it is fine  Losses that are sums, several losses from several lines, or of several loaders that are read side by side:
@@ -37,12 +38,13 @@ from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.loss_divisions import divisions_before
 from distdoctor.diagnosis.source.source_file import source_file
-from distdoctor.diagnosis.source.trainer_models import forward_that_takes_the_count
+from distdoctor.diagnosis.source.trainer_models import forward_that_takes_the_count, loss_that_ignores_the_count
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import Cleared
 from distdoctor.recording.trace.layout import PassFlag, UpdateFlag
 
+BY_ACCELERATE = "div 1;"  # its backward divides by its own number of micro-steps, of which Trainer tells it 1
 SEEN = 2  # steps; one could be an accident
 NEXT_TO_NOTHING, MUCH = 0.01, 0.1  # of the micro-batches of an epoch
 
@@ -67,6 +69,10 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             continue
         counts = {update.number("backwards") for update in updates}
         roots = {update.roots for update in updates}
+        ignored = _ignored_count(updates, max(counts), roots, gradients, recording)
+        if ignored is not None:
+            yield ignored
+            continue
         if len(counts) != 1 or len(roots) != 1 or min(Counter(u.rank for u in updates).values()) < SEEN:
             continue
         micro_steps, root = counts.pop(), roots.pop()
@@ -87,6 +93,48 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if _is_undone(gradients, updates, error) or _has_a_loader_each(updates, recording, micro_steps):
             continue
         yield _finding(updates, micro_steps, factor, error, recording)
+
+
+def _ignored_count(
+    updates: list[Update], micro_steps: int, roots: set[str], gradients: Gradients, recording: Recording
+) -> Finding | None:
+    """transformers' Trainer leaves the division to a compute_loss that is given the count, which this one never reads. None where
+    its loss is one mean, which is read elsewhere, or something divides it. The last window of an epoch may have fewer
+    micro-batches."""
+    root = min(roots)
+    undivided = len(roots) == 1 and factor_of(root) == 1.0 and not reads_as_mean(root)
+    undivided = undivided and root.startswith(BY_ACCELERATE)  # else it is another loop of the same program
+    one_line = all(update.flags & UpdateFlag.ONE_LINE and not update.flags & UpdateFlag.CLEARED for update in updates)
+    if micro_steps < 2 or not (undivided and one_line) or _is_undone(gradients, updates, micro_steps):
+        return None
+    ignores = loss_that_ignores_the_count(recording.sources)
+    if not ignores:
+        return None
+    ranks = tuple(sorted({update.rank for update in updates}))
+    site = next((update.loss_site for update in updates if update.loss_site), updates[0].site)
+    return Finding(
+        title=f"gradients are {micro_steps} times too large: nothing divides the loss of {micro_steps} micro-batches, and "
+        "compute_loss never reads num_items_in_batch",
+        ranks=ranks,
+        place=ignores,
+        places=(
+            Place(ignores, ranks, "hands on a loss of this micro-batch alone"),
+            Place(site, ranks, f"backward, {micro_steps} times for each step"),
+        ),
+        evidence={"micro_steps": micro_steps, "roots": updates[0].roots},
+        why=f"{named(ranks)}: `{updates[0].roots}` is between backward and the terms of the loss; Trainer divides by "
+        f"{micro_steps} only where the model takes no **kwargs",
+        prescriptions=(
+            Prescription(
+                "divide-once",
+                change="sum the loss over the items and divide by num_items_in_batch, or divide its mean by "
+                "self.args.gradient_accumulation_steps",
+                effect=f"gradients change by the factor {1 / micro_steps:g}",
+            ),
+        ),
+        confidence=LIKELY,
+        at_ns=min(update.at_ns for update in updates),
+    )
 
 
 def _throws_away(updates: list[Update], micro_steps: int, root: str, gradients: Gradients) -> bool:
