@@ -17,7 +17,7 @@ class ClueKind(StrEnum):
     PEER_GONE = "peer gone"
     AGENTS = "agents"  # numbers: the agents of torchrun, one per host, that others wait for in the store
     EXIT_BARRIER = "exit barrier"  # torchrun's agent waited for others at its end; numbers: seconds
-    LOOPBACK = "loopback"  # gloo found no address of its host, and took one that no other host can reach
+    LOOPBACK = "loopback"  # gloo took an address that no other host can reach; numbers: 1 where it failed
     UNREACHABLE = "unreachable"  # nobody answered where the ranks or their launchers are to meet
     ENDED = (
         "ended"  # operation: which process, in its launcher's words, and how; how alone where it printed that itself;

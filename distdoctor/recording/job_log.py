@@ -63,7 +63,7 @@ _UNREACHABLE = re.compile(
 )
 _PEER_GONE = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|remote process exited|Broken pipe|ncclRemoteError|"
-    r"Application timeout caused pair closure"
+    r"Application timeout caused pair closure|connectFullMesh failed"
 )
 _WATCHDOG = re.compile(
     r"Watchdog caught collective operation timeout: Work\w{0,20}\((?=SeqNum|OpType)"
@@ -167,7 +167,7 @@ _TELLING = re.compile(
     r"Error|Exception|Interrupt|Exit|Warning|Timeout|File \"|op\.preamble|default_pg|clients joined|peer|remote process|"
     r"Broken pipe|[Ww]atchdog|last enqueued|Last enqueued|collective #|Timed out waiting|Killed process|oom-kill|"
     r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|size mismatch|rank\s{0,20}:|exitcode|"
-    r"Memory access fault|(?:CUDA|HIP) error: |Assertion `|torchelastic/role_info|exit barrier|loopback address|"
+    r"Memory access fault|(?:CUDA|HIP) error: |Assertion `|torchelastic/role_info|exit barrier|loopback address|FullMesh|"
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
     r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"\[TC\]\[rank|GIL induced|time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|"
@@ -717,7 +717,7 @@ def _clue(words: str) -> Clue | None:
     if found := _EXIT_BARRIER.search(words):
         return Clue(ClueKind.EXIT_BARRIER, "", numbers=(int(found[1]),) if found[1] else ())
     if _LOOPBACK in words:
-        return Clue(ClueKind.LOOPBACK, "")
+        return Clue(ClueKind.LOOPBACK, "", numbers=(1,) if "connectFullMesh failed" in words else ())
     if "timeout after" in words and (agents := _AGENT.findall(words)):
         return Clue(ClueKind.AGENTS, "", numbers=tuple(map(int, agents)))
     if found := _XID.search(words):

@@ -220,6 +220,16 @@ def test_a_gpu_that_hung_is_told_before_the_timeouts_that_follow() -> None:
     assert finding.title == "ROCm's runtime reported a hardware exception on GPU node-9: GPU Hang"
 
 
+LOOPBACK = (
+    "[rank9]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback address as "
+    "fallback.\n"
+)
+
+
+def test_a_loopback_address_in_the_log_of_a_job_that_trains_is_nothing_to_tell() -> None:
+    assert told(LOOPBACK + steps(2, 2)) == []
+
+
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
@@ -235,8 +245,7 @@ def test_a_gpu_that_hung_is_told_before_the_timeouts_that_follow() -> None:
             "waited 300 s at its end for another host",
         ),
         (
-            "[rank9]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
-            "address as fallback.\n",
+            LOOPBACK + "[rank8]:[E ProcessGroupGloo.cpp:144] Gloo connectFullMesh failed with [pair.cc:144] no error\n",
             "DD118",
             "took the loopback one",
         ),

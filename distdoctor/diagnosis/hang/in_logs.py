@@ -28,7 +28,9 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.ras_report import RasReport
 from distdoctor.recording.recording import RankEnd, Recording, SourceLine
 
-_SPEAKS_OF_NOTHING = frozenset({ClueKind.WARNING, ClueKind.TRAINING, ClueKind.LAST_WORDS, ClueKind.BUSY})
+_SPEAKS_OF_NOTHING = frozenset(
+    {ClueKind.WARNING, ClueKind.TRAINING, ClueKind.LAST_WORDS, ClueKind.BUSY, ClueKind.LOOPBACK}
+)
 _COMMUNICATES = re.compile(r"/torch/(?:distributed|autograd|_tensor|nn/parallel)")
 MOST_OTHERS = 4  # errors of other ranks that are told beside the first one
 KEY = "job log"  # of the one fact that checks explain: what went wrong, of which a log tells the rest as well

@@ -243,15 +243,25 @@ def filtered_by_name(sources: Mapping[str, str], write: Write) -> Line | None:
     """The test by which a write passes over names that the object lacks: `if name not in own: continue`. None where there is no
     such test, or where something but a step's number may keep the program from coming there at all."""
     program = program_of(sources)
-    around = (test for test in tests_around(program, write.node) if not test.is_loop and test.value is not write.node)
-    if write.node is not write.inner and not all(_is_every_few_steps(test.value) for test in around):
+    nodes = dict.fromkeys((write.inner, write.node))
+    tests = [
+        test.value
+        for node in nodes
+        for test in tests_around(program, node)
+        if not test.is_loop and test.value is not node
+    ]
+    loops = (n for p, _ in program.above(write.inner) if isinstance(p, ast.For) for n in ast.walk(p.target))
+    turns = {one.id for one in loops if isinstance(one, ast.Name)}
+    by_name = [test for test in tests if _asks_for_one_of(test, turns)]
+    if not by_name or not all(test in by_name or _is_every_few_steps(test) for test in tests):
         return None
-    for test in tests_around(program, write.inner):
-        if isinstance(test.value, ast.Compare) and isinstance(test.value.ops[0], ast.In | ast.NotIn):
-            loops = (n for p, _ in program.above(write.inner) if isinstance(p, ast.For) for n in ast.walk(p.target))
-            if getattr(test.value.left, "id", "") in {getattr(one, "id", None) for one in loops}:
-                return next(iter(lines_of_way(program, [test.value])), None)
-    return None
+    return next(iter(lines_of_way(program, by_name[:1])), None)
+
+
+def _asks_for_one_of(test: ast.AST, names: set[str]) -> bool:
+    """`name in own`"""
+    left = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In | ast.NotIn) else None
+    return isinstance(left, ast.Name) and left.id in names
 
 
 def _is_every_few_steps(test: ast.AST) -> bool:

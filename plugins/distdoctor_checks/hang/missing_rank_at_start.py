@@ -79,7 +79,8 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     elif agents := log.lines(ClueKind.AGENTS):
         yield _agents_did_not_answer(agents[0])
     elif loopback := log.lines(ClueKind.LOOPBACK):
-        yield _on_loopback(loopback)
+        if any(clue.numbers for clue in loopback) or not log.tells_of_no_end:  # on one host it is harmless
+            yield _on_loopback(loopback)
     warned = [(clue, words) for clue in log.lines(ClueKind.WARNING) if (words := _misnumbered(clue))]
     yield from (_cannot_be_one_job(clue, words) for clue, words in warned[:1])
 
