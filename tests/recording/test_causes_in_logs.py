@@ -221,8 +221,8 @@ def test_a_gpu_that_hung_is_told_before_the_timeouts_that_follow() -> None:
 
 
 LOOPBACK = (
-    "[rank9]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback address as "
-    "fallback.\n"
+    "[rank9]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback address "
+    "as fallback.\n"
 )
 
 

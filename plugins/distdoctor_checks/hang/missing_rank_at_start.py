@@ -78,11 +78,16 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _nobody_answered(unreachable)
     elif agents := log.lines(ClueKind.AGENTS):
         yield _agents_did_not_answer(agents[0])
-    elif loopback := log.lines(ClueKind.LOOPBACK):
-        if any(clue.numbers for clue in loopback) or not log.tells_of_no_end:  # on one host it is harmless
-            yield _on_loopback(loopback)
+    elif loopback := _harmful_loopback(log):
+        yield _on_loopback(loopback)
     warned = [(clue, words) for clue in log.lines(ClueKind.WARNING) if (words := _misnumbered(clue))]
     yield from (_cannot_be_one_job(clue, words) for clue, words in warned[:1])
+
+
+def _harmful_loopback(log: LogFacts) -> list[Clue]:
+    """Where gloo took such an address and something failed; on one host it is harmless."""
+    found = log.lines(ClueKind.LOOPBACK)
+    return found if any(clue.numbers for clue in found) or not log.tells_of_no_end else []
 
 
 def _misnumbered(clue: Clue) -> str:
