@@ -131,6 +131,19 @@ def test_a_stream_whose_position_stays_in_its_worker_begins_anew_after_the_resum
     assert run(tmp_path, "unwatched", "collectives", **about) == trained  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_stream_that_is_the_same_since_all_restored_one_state_is_told_where_they_did(
+    shared: bool, tmp_path: Path
+) -> None:
+    run(tmp_path, "once", job=jobs.in_segments, shared=shared)
+
+    findings = found(tmp_path, "once", "DD306")
+    assert [one.ranks for one in findings] == [(0, 1)] * shared
+    for one in findings:
+        assert "since they restored one state" in one.title
+        assert "# each goes on from here" in Path(one.place.path).read_text("utf-8").splitlines()[one.place.line - 1]
+
+
 @pytest.mark.parametrize("how", ["empty", "whole", "weights"])
 def test_a_phase_whose_optimizer_was_given_a_state_without_moments_is_named(how: str, tmp_path: Path) -> None:
     trained = run(tmp_path, how, job=jobs.in_two_phases, how=how)

@@ -301,25 +301,30 @@ class PositionedStream(IterableDataset[tuple[Tensor, Tensor]]):
             yield torch.randn(20, generator=generator), torch.randint(0, 10, (), generator=generator)
 
 
-def in_segments(rank: int, world_size: int, *, folder: str, workers: int = 0, restores: bool = True) -> str:
+def in_segments(
+    rank: int, world_size: int, *, folder: str, workers: int = 0, restores: bool = True, shared: bool = False
+) -> str:
     """A training in two segments. The second one goes on from what the first one has saved, the position in the stream included,
-    as far as the object that the rank holds knows it."""
-    digest, path = "", f"{folder}/segment-{rank}.pt"
+    as far as the object that the rank holds knows it; `shared`: from what rank 0 has saved."""
+    digest, path = "", f"{folder}/segment-{0 if shared else rank}.pt"
     for segment in range(2):
         torch.manual_seed(0)
         net, stream = Net(), PositionedStream(rank)
         model, optimizer = DistributedDataParallel(net), adam(net)
         if segment and restores:
-            saved = torch.load(path, weights_only=True, map_location="cpu")
+            saved = torch.load(path, weights_only=True, map_location="cpu")  # each goes on from here
             net.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
-            stream.read = saved["read"]
+            stream.rank, stream.read = saved["stream"]
         loader = DataLoader(stream, 8, num_workers=workers)  # of this segment
         for inputs, targets in itertools.islice(loader, 12):
             optimizer.zero_grad()
             cross_entropy(model(inputs), targets).backward()
             optimizer.step()
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "read": stream.read}, path)
+        state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "stream": (stream.rank, stream.read)}
+        if rank == 0 or not shared:
+            torch.save(state, path)
+        dist.barrier()
         digest = digest_of_training(net)
     return digest
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from distdoctor.diagnosis.data.samples import LoaderPass, SampleOrders, Together, common_start
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
+from distdoctor.recording.recording import RankTrace, Recording
+from distdoctor.recording.trace.events import Loading
 from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_BATCHES = 8  # whose first samples are compared, all of them different: 256 bits of agreement
@@ -35,6 +37,35 @@ def same_streams(orders: SampleOrders, replicas: Replicas) -> Iterator[SameStrea
                 ranks = [passes[0].rank, *(one.rank for one in same)]
                 batches = min(_agree(passes[0], one) for one in same)
                 yield SameStream(together.among(ranks), known, batches)
+
+
+def shared_state(same: SameStream, orders: SampleOrders, recording: Recording) -> Loading | None:
+    """What the first of these ranks read last before the stream became the same, if all of them have read that file since each
+    had a stream of its own; None where they have not."""
+    own = {one.rank: one for one in same.passes.passes.values()}
+    before = {rank: [e for e in orders.by_rank[rank] if e.trains and _goes_on_in(e, one)] for rank, one in own.items()}
+    if not all(before.values()):
+        return None
+    last = [earlier[-1] for earlier in before.values()]
+    if any(_agree(last[0], one) for one in last[1:]) or min(len(one.first) for one in last) < LEAST_BATCHES:
+        return None
+    read = {rank: _read_between(recording.ranks[rank], before[rank][-1], one) for rank, one in own.items()}
+    common = set.intersection(*(set(events) for events in read.values()))
+    first = read[min(read)]
+    return next((first[path] for path in reversed(first) if path in common), None)
+
+
+def _goes_on_in(earlier: LoaderPass, one: LoaderPass) -> bool:
+    return (
+        bool(earlier.flags & PassFlag.ITERABLE)
+        and earlier.started_ns < one.started_ns
+        and earlier.data.name == one.data.name
+    )
+
+
+def _read_between(log: RankTrace, earlier: LoaderPass, one: LoaderPass) -> dict[str, Loading]:
+    loads = ((event.at_ns + log.monotonic_to_wall_ns, event) for event in log.noted(Loading))
+    return {event.path: event for at_ns, event in loads if earlier.started_ns < at_ns < one.started_ns}
 
 
 def _agree(one: LoaderPass, other: LoaderPass) -> int:

@@ -9,6 +9,7 @@ Why it hurts     The ranks' gradients are copies of one another: W ranks train l
                  samples come twice.
 How we know      The first samples of the batches are compared by content, batch by batch: at least 8 different ones in a row
                  are equal on ranks that average their gradients. Random augmentation hides it: nothing is reported then.
+                 Where each had a stream of its own until all had read one file, that file is shown.
                  torch asks the workers in turns, so each worker's batches are compared with those of every other: likely.
                  Without a loader, what the wrapped models are given is compared, in the steps that are looked at: equal on all
                  replicas in each, at least 4 different ones, and so are the losses (likely). Where gradients are averaged by
@@ -28,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.data.iterable_data import SameStream, copies_in_workers, same_streams
+from distdoctor.diagnosis.data.iterable_data import SameStream, copies_in_workers, same_streams, shared_state
 from distdoctor.diagnosis.data.same_workers import SameWorkers, Worker, same_workers
 from distdoctor.diagnosis.data.samples import SampleOrders
 from distdoctor.diagnosis.facts.replicas import Replicas
@@ -46,12 +47,17 @@ from distdoctor.diagnosis.source.stream_seeds import stream_seed, summed_numbers
 from distdoctor.diagnosis.source.stream_shares import shares_without_rank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import Loading
 from distdoctor.recording.trace.layout import PassFlag
 
 
 @check("DD306", "unsharded-iterable", severity=ERROR, family="streams")
 def examine(
-    orders: SampleOrders | None, replicas: Replicas, sources: Sources, gradients: Gradients | None
+    orders: SampleOrders | None,
+    replicas: Replicas,
+    sources: Sources,
+    gradients: Gradients | None,
+    recording: Recording,
 ) -> Iterator[Finding]:
     told: set[str] = set()
     if gradients is not None and not (orders is not None and _has_training_loader(orders)):
@@ -68,6 +74,8 @@ def examine(
             if not (shares and apart):
                 number = number_without_group(sources.texts, same.passes.one.data.name)
                 finding = _finding(same, number or rank_of_another_launcher(sources.texts))
+                loaded = shared_state(same, orders, recording)
+                finding = _since_a_load(finding, same, loaded) if loaded is not None else finding
                 yield _doubted(finding, shares) if shares or apart else finding
     for found in same_workers(orders, replicas):
         one = found.passes.one
@@ -171,6 +179,26 @@ def _finding(same: SameStream, number: list[Line]) -> Finding:
             ),
         ),
         at_ns=one.started_ns,
+    )
+
+
+def _since_a_load(finding: Finding, same: SameStream, loaded: Loading) -> Finding:
+    """The same of ranks that had a stream each until all of them restored one state."""
+    ranks, name = same.passes.ranks, same.passes.one.data.name
+    return replace(
+        finding,
+        title=f"{named(ranks)} read the same stream since they restored one state of it: {name} had yielded other samples on "
+        "each",
+        place=loaded.site or finding.place,
+        places=(*((Place(loaded.site, ranks, f"read {loaded.path}"),) if loaded.site else ()), *finding.places),
+        why=f"{finding.why}; before all of them read {loaded.path}, each had a stream of its own",
+        prescriptions=(
+            Prescription(
+                "shard-the-stream",
+                change="save the state of each rank's loader (a file for each rank, or all_gather_object) and load states[rank]",
+                effect=f"each rank reads 1/{len(ranks)} of the stream",
+            ),
+        ),
     )
 
 

@@ -49,6 +49,7 @@ from distdoctor.diagnosis.source.prompts import prompt_before
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.fault_dumps import SIGNALS as FAULTS
+from distdoctor.recording.job_log import NCCL_SAYS
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankEnd, Recording, SourceLine
 from distdoctor.testing import recording
@@ -97,11 +98,11 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     elif killed:
         yield _killed_for_memory(killed[0], log)
     elif task := log.first_task:
-        yield _task_ended(task, log)
+        yield _after_warning(_task_ended(task, log), log)
     elif log.first_ends:
-        yield from claimed([_ended(log.first_ends, log.left_alone, log.crash)], 15)
+        yield from claimed([_after_warning(_ended(log.first_ends, log.left_alone, log.crash), log)], 15)
     elif ended := log.other_ends:
-        found = _said_to_have_ended(ended[0])
+        found = _after_warning(_said_to_have_ended(ended[0]), log)
         if _BY_LIMIT.search(ended[0].operation):
             found = replace(found, severity=NOTE, why=f"{found.why.partition(';')[0]}; it says of nothing that failed")
         yield (
@@ -111,6 +112,13 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _left_behind(left[0])
     elif gone and not log.goes_on_after(gone[-1]):
         yield replace(_peer_gone(gone), **({"severity": NOTE} if log.has_finished else {}))  # type: ignore[arg-type]
+
+
+def _after_warning(finding: Finding, log: LogFacts) -> Finding:
+    """The same of processes that crashed, with what NCCL warned of last before."""
+    warned = log.lines(ClueKind.WARNING)[-1:]
+    words = NCCL_SAYS.split(warned[0].words)[-1].strip() if warned else ""
+    return replace(finding, why=f"{finding.why}; NCCL had warned: {words[:120]}") if words else finding
 
 
 def _own_error(log: LogFacts, clue: Clue) -> Finding:
