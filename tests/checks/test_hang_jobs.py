@@ -55,7 +55,7 @@ CASES = [
     (hang_jobs.two_groups, "DD108", (0, 1), "dist.all_reduce(x, group=group)  # in two orders"),
 ]
 
-SURENESS = {"DD119": "likely", "DD113": "likely", "DD112": "likely", "DD125": "likely"}
+SURENESS = {"DD119": "likely", "DD112": "likely", "DD125": "likely"}
 
 
 @pytest.mark.parametrize(("job", "code", "ranks", "words"), CASES, ids=[case[0].__name__ for case in CASES])
