@@ -36,12 +36,14 @@ class StandingFindings:
     """All that stands, by code and ranks. `withdrawn`: what was only a wait, with the seconds after which its ranks moved.
 
     `waits`: codes that say no more than that somebody waits. What else is certain stays true when the ranks go on. `symptoms`:
-    codes of what always has another cause.
+    codes of what always has another cause. `lapsed`: what a later look did not bring any more, before its ranks gave a sign of
+    life.
     """
 
     waits: frozenset[str] = frozenset()
     symptoms: frozenset[str] = frozenset()
     by_key: dict[Key, Standing] = field(default_factory=dict)
+    lapsed: dict[Key, Standing] = field(default_factory=dict)
     withdrawn: list[tuple[Finding, float]] = field(default_factory=list)
     last_moved: dict[int, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
@@ -51,8 +53,10 @@ class StandingFindings:
         now = time.monotonic()
         moved = set(ranks)
         self.last_moved.update(dict.fromkeys(moved, now))
-        over = [key for key, one in self.by_key.items() if moved & set(one.finding.ranks) or not one.finding.ranks]
-        gone = [(one.finding, now - one.since) for one in map(self.by_key.pop, over if moved else ())]
+        gone: list[tuple[Finding, float]] = []
+        for known in (self.by_key, self.lapsed) if moved else ():
+            over = [key for key, one in known.items() if moved & set(one.finding.ranks) or not one.finding.ranks]
+            gone += [(one.finding, now - one.since) for one in map(known.pop, over)]
         for one in self.by_key.values():
             one.polls = 0 if moved else one.polls
         refuted = [(finding, seconds) for finding, seconds in gone if self._is_refuted(finding)]
@@ -65,12 +69,14 @@ class StandingFindings:
         return finding.severity != NOTE and finding.stalls is Stalls.MAYBE and guessed
 
     def polled(self, findings: Iterable[Finding], *, with_stacks: bool) -> None:
-        """Note what a poll brought. What a poll of the same kind does not bring any more stands no longer."""
+        """Note what a poll brought. What a poll of the same kind does not bring any more stands no longer; whether it was only a
+        wait, the next sign of life tells."""
         now = time.monotonic()
         brought = {_key(finding): finding for finding in findings if finding.stalls}
         for key in [k for k, one in self.by_key.items() if one.with_stacks == with_stacks and k not in brought]:
-            del self.by_key[key]
+            self.lapsed[key] = self.by_key.pop(key)
         for key, finding in brought.items():
+            self.lapsed.pop(key, None)
             known = self.by_key.get(key)
             if known is None:
                 since = max((self.last_moved.get(rank, self.began) for rank in finding.ranks), default=now)
@@ -112,6 +118,10 @@ class StandingFindings:
             if now >= one.next_update and (one.finding.severity == ERROR or not graver):
                 one.next_update = now + (now - one.since)
                 yield one.finding, one.seconds
+
+    def not_taken_back(self) -> tuple[Finding, ...]:
+        """What stands, and what has lapsed."""
+        return tuple(one.finding for one in (*self.by_key.values(), *self.lapsed.values()))
 
     def open(self) -> tuple[Finding, ...]:
         """What stands at this moment."""

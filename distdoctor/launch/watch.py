@@ -131,7 +131,7 @@ class Watcher:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=30)
         if succeeded:
-            self._took_back({rank for finding in self.standing.open() for rank in finding.ranks})
+            self._took_back({rank for finding in self.standing.not_taken_back() for rank in finding.ranks})
         for pulse in self._pulses.values():
             pulse.close()
 
@@ -171,7 +171,7 @@ class Watcher:
         """What was told while the job ran and was certain then: records proved it, and records may be forgotten meanwhile. What
         only a look at the processes showed, such as that they cannot be looked into, is true of that look alone."""
         with self._lock:
-            over = {(finding.code, finding.ranks) for finding, _ in self.standing.withdrawn}
+            over = {*self.standing.lapsed, *((finding.code, finding.ranks) for finding, _ in self.standing.withdrawn)}
             certain = (finding for finding in self._told.values() if finding.confidence == CERTAIN)
             told = (finding for finding in certain if finding.code not in self._of_processes)
             return tuple(finding for finding in told if (finding.code, finding.ranks) not in over)

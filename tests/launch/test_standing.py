@@ -89,6 +89,23 @@ def test_what_stands_is_withdrawn_when_its_own_ranks_move_and_not_when_others_do
     assert standing.open() == ()
 
 
+def test_what_a_look_does_not_bring_any_more_is_withdrawn_with_the_next_sign_of_life_and_stands_again_where_it_returns() -> (
+    None
+):
+    standing = StandingFindings()
+    standing.polled([finding(Stalls.MAYBE, 1)], with_stacks=True)
+    standing.polled([], with_stacks=True)
+
+    assert (standing.open(), [one.ranks for one in standing.not_taken_back()]) == ((), [(1,)])
+    assert [one.ranks for one, _ in standing.moved([1])] == [(1,)]
+    assert standing.not_taken_back() == ()
+
+    standing.polled([finding(Stalls.MAYBE, 1)], with_stacks=True)
+    standing.polled([], with_stacks=True)
+    standing.polled([finding(Stalls.MAYBE, 1)], with_stacks=True)
+    assert len(standing.open()) == len(standing.not_taken_back()) == 1
+
+
 def test_that_somebody_waits_is_no_news_while_the_reason_stands() -> None:
     standing = StandingFindings(symptoms=frozenset({"DD123"}))
     slow = replace(finding(Stalls.MAYBE, 1), code="DD123")
