@@ -702,8 +702,8 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.WORK, "", numbers=numbers, group=group[1].strip() if group else "")
     if remark_in(words) is not None:
         return Clue(ClueKind.DIAGNOSTIC, "")
-    if _UNREACHABLE.search(words):
-        return Clue(ClueKind.UNREACHABLE, "")
+    if (met := _of_meeting(words)) is not None:
+        return met
     if found := _ENDED.search(words):
         # What is empty is of the other launchers' patterns.
         whose, how = (one for one in found.groups() if one)
@@ -714,12 +714,6 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.ENDED, "", operation=found[1])
     if found := _GPU_FAULT.search(words):
         return Clue(ClueKind.GPU_FAULT, "", operation=f"{found[1]}: {found[2].strip()}")
-    if found := _EXIT_BARRIER.search(words):
-        return Clue(ClueKind.EXIT_BARRIER, "", numbers=(int(found[1]),) if found[1] else ())
-    if _LOOPBACK in words:
-        return Clue(ClueKind.LOOPBACK, "", numbers=(1,) if "connectFullMesh failed" in words else ())
-    if "timeout after" in words and (agents := _AGENT.findall(words)):
-        return Clue(ClueKind.AGENTS, "", numbers=tuple(map(int, agents)))
     if found := _XID.search(words):
         return Clue(ClueKind.XID, "", numbers=(int(found[2]), int(found[3] or 0)), operation=found[1])
     if _PEER_GONE.search(words):  # NCCL warns of it as well
@@ -734,7 +728,19 @@ def _clue(words: str) -> Clue | None:
     return Clue(ClueKind.NOT_ARRIVED, "", numbers=missing) if missing else None
 
 
+def _of_meeting(words: str) -> Clue | None:
+    """What a line tells of the store and the addresses by which ranks and their launchers meet."""
+    if _UNREACHABLE.search(words):
+        return Clue(ClueKind.UNREACHABLE, "")
+    if _LOOPBACK in words:
+        return Clue(ClueKind.LOOPBACK, "", numbers=(1,) if "connectFullMesh failed" in words else ())
+    if "timeout after" in words and (agents := _AGENT.findall(words)):
+        return Clue(ClueKind.AGENTS, "", numbers=tuple(map(int, agents)))
+    return None
+
+
 _NUMBERS = (
+    (ClueKind.EXIT_BARRIER, _EXIT_BARRIER),
     (ClueKind.SIZES, _SIZES),
     (ClueKind.JOINED, _JOINED),
     (ClueKind.WAITED, _WAITED),

@@ -318,7 +318,9 @@ def test_of_a_log_of_vllm_the_error_of_the_worker_is_the_first() -> None:
 
 def test_what_nccl_warned_of_before_a_crash_is_told_with_it() -> None:
     ring = "node:69965:69965 [1] graph/rings.cc:38 NCCL WARN Error : ring 1 does not loop back to start (3 != 1)\n"
-    (finding,) = told(ring + " failed (exitcode: -11) local_rank: 2 (pid: 69966) of binary: /opt/conda/bin/python\n")
+    ended = " failed (exitcode: -11) local_rank: 2 (pid: 69966) of binary: /opt/conda/bin/python\n"
+    (finding,) = told(ring + ended)
 
     assert finding.title == "a process ended badly: exitcode: -11, local_rank: 2"
     assert finding.why.endswith("NCCL had warned: Error : ring 1 does not loop back to start (3 != 1)")
+    assert not any("had warned" in one.why for one in told(ended + ring))

@@ -157,6 +157,20 @@ class LogFacts:
         return cls(recording)
 
     @cached_property
+    def lost_at(self) -> dict[str, int]:
+        """Log -> the line in which the first connection was gone."""
+        found: dict[str, int] = {}
+        for clue in self.lines(ClueKind.PEER_GONE):
+            found.setdefault(clue.file, clue.line_number)
+        return found
+
+    @cached_property
+    def warnings(self) -> list[Clue]:
+        """What NCCL warned of. What it warns of once a connection is gone follows from that."""
+        every = self.lines(ClueKind.WARNING)
+        return [clue for clue in every if clue.line_number < self.lost_at.get(clue.file, 1 << 62)]
+
+    @cached_property
     def ras(self) -> RasRanks:
         """What NCCL's RAS answers, of no communicator where it was not asked."""
         return RasRanks(self.recording.ras or RasReport(()))

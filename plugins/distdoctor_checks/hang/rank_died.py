@@ -98,11 +98,11 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     elif killed:
         yield _killed_for_memory(killed[0], log)
     elif task := log.first_task:
-        yield _after_warning(_task_ended(task, log), log)
+        yield _after_warning(_task_ended(task, log), log, task.line_number)
     elif log.first_ends:
         yield from claimed([_after_warning(_ended(log.first_ends, log.left_alone, log.crash), log)], 15)
     elif ended := log.other_ends:
-        found = _after_warning(_said_to_have_ended(ended[0]), log)
+        found = _after_warning(_said_to_have_ended(ended[0]), log, ended[0].line_number)
         if _BY_LIMIT.search(ended[0].operation):
             found = replace(found, severity=NOTE, why=f"{found.why.partition(';')[0]}; it says of nothing that failed")
         yield (
@@ -114,9 +114,10 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield replace(_peer_gone(gone), **({"severity": NOTE} if log.has_finished else {}))  # type: ignore[arg-type]
 
 
-def _after_warning(finding: Finding, log: LogFacts) -> Finding:
-    """The same of processes that crashed, with what NCCL warned of last before."""
-    warned = log.lines(ClueKind.WARNING)[-1:]
+def _after_warning(finding: Finding, log: LogFacts, ended_at: int = 1 << 62) -> Finding:
+    """The same of processes that ended, in that line of the log or in torchrun's table below it, with what NCCL had warned of
+    last."""
+    warned = [clue for clue in log.warnings if clue.line_number < ended_at][-1:]
     words = NCCL_SAYS.split(warned[0].words)[-1].strip() if warned else ""
     return replace(finding, why=f"{finding.why}; NCCL had warned: {words[:120]}") if words else finding
 

@@ -101,16 +101,12 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _watchdogs_stand(standing)
     yield from (_fault_of_gpu(clue) for clue in log.lines(ClueKind.GPU_FAULT)[:1])
     yield from (_fault_of_device(clue) for clue in log.lines(ClueKind.XID) if clue.numbers[0] in _XIDS_OF_HARDWARE)
-    # What NCCL warns of once a connection is gone follows from that.
-    gone: dict[str, int] = {}
-    for clue in log.lines(ClueKind.PEER_GONE):
-        gone.setdefault(clue.file, clue.line_number)
-    warnings = [clue for clue in log.lines(ClueKind.WARNING) if clue.line_number < gone.get(clue.file, 1 << 62)]
-    yield from (replace(w, severity=NOTE) if log.tells_of_no_end else w for w in map(_warning, warnings[:1]))
+    yield from (replace(w, severity=NOTE) if log.tells_of_no_end else w for w in map(_warning, log.warnings[:1]))
     first = min((clue.line_number for clue in log.together), default=0)
-    yield from (_of_network(clue, log) for clue in warnings if clue.line_number < first and _NETWORK.search(clue.words))
-    events = [clue for clue in warnings if _OF_ADAPTER.search(clue.words)]
-    yield from (_of_adapter(clue) for clue in events[:1] if clue.file in gone)
+    before = (clue for clue in log.warnings if clue.line_number < first)
+    yield from (_of_network(clue, log) for clue in before if _NETWORK.search(clue.words))
+    events = [clue for clue in log.warnings if _OF_ADAPTER.search(clue.words)]
+    yield from (_of_adapter(clue) for clue in events[:1] if clue.file in log.lost_at)
 
 
 # Of NVIDIA's list ("XID Errors"): ECC and row remapping, NVLink, GSP, the bus. Others are often a program's illegal access.

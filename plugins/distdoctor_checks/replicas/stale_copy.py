@@ -14,8 +14,7 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  when it computes, where it does. Or no rank writes into it at all, and what the source does to refresh it passes
                  over names that it lacks (a wrapped model's begin with `module.`). Models of another form that no optimizer
                  holds (a larger teacher, a random target) are compared as well, where every rank computes with them and none
-                 changes them: likely beside a
-                 wrapper, else possible. So are tensors with which a module is called (functional_call), in the first steps and
+                 changes them: likely beside a wrapper, else possible. So are tensors with which a module is called (functional_call), in the first steps and
                  in every eighth: likely where some ranks change them between two steps in which others do not, or where they
                  began as the module's own parameters on some ranks and as others elsewhere.
 What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
@@ -74,12 +73,15 @@ class CopyCourse:
         values = {value for step in used for value in self.digests[step].values()}
         if len(values) != 1 or values != set(self.originals[first].values()):
             return 0
-        changes = all(self.originals[one] != self.originals[other] for one, other in pairwise(used))
         writes = [
             all(self.written[one][rank] < self.written[other][rank] for rank in self.ranks)
             for one, other in pairwise(used)
         ]
-        return sum(writes) if changes else 0
+        return sum(writes) if self._trains_in(used) else 0
+
+    def _trains_in(self, steps: list[int]) -> bool:
+        """Whether the originals change from each of these steps to the next."""
+        return all(self.originals[one] != self.originals[other] for one, other in pairwise(steps))
 
     @property
     def never_written(self) -> bool:
@@ -87,8 +89,8 @@ class CopyCourse:
         steps, first = sorted(self.digests), min(self.digests)
         held = {self.digests[step][rank] for step in steps for rank in self.ranks}
         counts = {self.written[step][rank] for step in steps for rank in self.ranks}
-        changes = all(self.originals[one] != self.originals[other] for one, other in pairwise(steps))
-        return len(steps) > LONG and changes and len(counts) == 1 and held == set(self.originals[first].values())
+        begun = held == set(self.originals[first].values())
+        return len(steps) > LONG and len(counts) == 1 and begun and self._trains_in(steps)
 
     @property
     def apart(self) -> list[int]:
