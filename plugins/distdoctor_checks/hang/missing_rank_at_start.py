@@ -158,7 +158,7 @@ def _cannot_reach(clue: Clue, came: str) -> Finding:
         f"{came} to the store: another got no answer from it{where}",
         (),
         LIKELY,
-        "both sides say so: the store was there, and what one of them sent did not arrive",
+        "one side waited at the store, the other got no answer in the same time",
         Prescription(
             "start-every-rank",
             change="try `nc -vz HOST PORT` from the one that got no answer: a firewall, a network policy or a wrong address is "

@@ -142,8 +142,8 @@ def _own_error(log: LogFacts, clue: Clue) -> Finding:
             f"drain the host{f' of rank {clue.rank}' if clue.rank >= 0 else ''} and look at its GPU (dmesg for Xid, "
             "nvidia-smi -q, dcgmi diag -r 3): the hardware failed, and where the program noticed it says nothing of the program"
         )
-    elif not log.trains_on:
-        change = cure_of(words) or change
+    elif cure := cure_of(words):
+        change = cure
     found = from_own_error(
         log,
         f"{whose} {words[:160]}{' ...' if len(words) > 160 else ''}",

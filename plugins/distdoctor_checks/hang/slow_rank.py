@@ -66,9 +66,8 @@ def examine(
     else:
         met = timing.arrivals if timing is not None else tuple(filter(None, map(arrivals_of, verdict.facts.groups)))
         now_and_then = pauses(verdict.facts, met)
-        if now_and_then is not None and not _starts_its_workers(
-            timing, now_and_then.rank
-        ):  # else DD504 names the loader
+        # Of a rank that starts its loader's workers anew DD504 names the loader.
+        if now_and_then is not None and not _starts_its_workers(timing, now_and_then.rank):
             yield _now_and_then(now_and_then, sources)
 
 

@@ -14,9 +14,9 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  when it computes, where it does. Or no rank writes into it at all, and what the source does to refresh it passes
                  over names that it lacks (a wrapped model's begin with `module.`). Models of another form that no optimizer
                  holds (a larger teacher, a random target) are compared as well, where every rank computes with them and none
-                 changes them: likely beside a wrapper, else possible. So are tensors with which a module is called (functional_call), in the first steps and
-                 in every eighth: likely where some ranks change them between two steps in which others do not, or where they
-                 began as the module's own parameters on some ranks and as others elsewhere.
+                 changes them: likely beside a wrapper, else possible. So are tensors with which a module is called
+                 (functional_call), in the first steps and in every eighth: likely where some ranks change them between two steps
+                 in which others do not, or where they began as the module's own parameters on some ranks and as others elsewhere.
 What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
                  model.module), or broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
 When it is fine  Copies that every rank changes in the same steps, with noise of its own or for a task of its own: not reported,
