@@ -146,28 +146,29 @@ def _unharmed(verdict: Verdict, alone: MadeAlone) -> Finding:
     """A group that only its members have made, in a job that came through: nobody made another one afterwards."""
     at_ns = min(timeline.wall(timeline.last_ns) for timeline in verdict.facts.timelines.values())
     found = _by_members(verdict, Incident(IncidentKind.PASSED_BY, alone.ranks, at_ns, LIKELY), alone)
-    others = named(set(verdict.facts.timelines) - set(alone.ranks))
     return replace(
         found,
-        title=f"called new_group for ranks {alone.call.members} (number {alone.number}) without {others}: the next group that "
-        "both sides make has two names, and hangs",
+        title=f"{_left_out(alone)}: the next group that both sides make has two names, and hangs",
         severity=WARNING,
         explains=(),
     )
 
 
+def _left_out(alone: MadeAlone) -> str:
+    return f"never called new_group for ranks {alone.call.members} (number {alone.number}), which {named(alone.ranks)} made alone"
+
+
 def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Finding:
-    """The members of a group have made it without the other ranks, and now count the groups differently."""
+    """The members of a group have made it without the other ranks, and now count the groups differently. Torch wants the call of
+    every rank: those who did not make it are odd."""
     call, making = alone.call, [Making(timeline) for _, timeline in sorted(verdict.facts.timelines.items())]
     inside = [one for made in making if (one := made.inside) is not None]
     rest = {made.timeline.rank for made in making} - set(alone.ranks)
-    others = named(rest)
     decision = deciding_condition(verdict.recording.sources, call.site, None, alone.ranks, rest)
     where = f", and {have_waited([one.rank for one in inside])} in new_group" if inside else ""
     return Finding(
-        title=f"called new_group for ranks {call.members} (number {alone.number}) without {others}: since then the groups of "
-        f"the two sides have different names{where}",
-        ranks=incident.ranks,
+        title=f"{_left_out(alone)}: since then the groups of the two sides have different names{where}",
+        ranks=tuple(sorted(rest)),
         confidence=incident.confidence,
         stalls=incident.stalls,
         place=call.site,
@@ -181,7 +182,7 @@ def _by_members(verdict: Verdict, incident: Incident, alone: MadeAlone) -> Findi
         why="groups are named by a running number, so every rank of the job must call new_group, members or not; calls so far: "
         + _counts(making),
         prescriptions=(
-            Prescription("new-group-on-every-rank", change=f"call new_group at {at(call.site)} on {others} too"),
+            Prescription("new-group-on-every-rank", change=f"call new_group at {at(call.site)} on {named(rest)} too"),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),

@@ -27,8 +27,8 @@ def found(makers: list[list[int]], *, is_local: bool = False, sources: dict[str,
 def test_a_group_made_by_its_members_alone_is_a_warning_although_nobody_has_waited() -> None:
     (finding,) = found([[0, 1, 2, 3], [0, 1]])
 
-    assert finding.title.startswith("called new_group for ranks 0,1 (number 2) without ranks 2-3")
-    assert (finding.ranks, finding.severity, finding.confidence) == ((0, 1), WARNING, LIKELY)
+    assert finding.title.startswith("never called new_group for ranks 0,1 (number 2), which ranks 0-1 made alone")
+    assert (finding.ranks, finding.severity, finding.confidence) == ((2, 3), WARNING, LIKELY)
     assert finding.place.short == "train.py:15"
 
 
@@ -83,7 +83,7 @@ def named_apart(makers: list[int], *, raises: bool = False) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("makers", "odd", "undecided"), [([0, 2], (0, 2), False), ([1], (0, 1), True), ([0, 1, 2], None, None)]
+    ("makers", "odd", "undecided"), [([0, 2], (1,), False), ([1], (0, 1), True), ([0, 1, 2], None, None)]
 )
 def test_members_that_know_their_group_by_two_names_do_not_meet_in_its_calls(
     makers: list[int], odd: tuple[int, ...] | None, undecided: bool | None
@@ -170,5 +170,5 @@ def test_the_rank_that_passed_a_group_by_is_told_by_the_group_that_it_has_gone_o
         script.note(NewGroupBegun(()), [1], site="pipe.py:19 groups")
     (finding,) = PLUGINS.checks["DD119"].look(script.stays([0, 1, 2]).live())
 
-    passed = finding.title.startswith("called new_group for ranks 0,2 (number 1) without rank 1")
+    passed = finding.title.startswith("never called new_group for ranks 0,2 (number 1), which ranks 0,2 made alone")
     assert passed is goes_on, finding.title
