@@ -163,6 +163,28 @@ def test_a_rank_that_sleeps_is_named_with_its_line(distdoctor: Run, script: Scri
     assert done.document["job"]["root_cause"]["rank"] == 1
 
 
+def test_a_key_of_the_store_that_two_ranks_name_differently_is_shown_with_both_names(
+    distdoctor: Run, script: Script
+) -> None:
+    script(
+        "store = dist.distributed_c10d._get_default_store()\n"
+        "def mark(words): return f'{hash(words) & 0xffffffff:08x}9'\n"
+        "key = f'packed/{mark((\"dedup\", 3))}/ready'\n"
+        "if rank == 0: store.set(key, '1')\n"
+        "else: store.wait([key])\n"
+        "dist.all_reduce(t)"
+    )
+
+    done = distdoctor("run", "--nproc", 2, "--hang-after", 15, "--output-format", "json", "train.py")
+
+    assert done.code == 3, done.err
+    first = done.document["findings"][0]
+    assert (first["code"], first["ranks"], first["place"]["line"]) == ("DD116", [1], 11)
+    assert "for the key `packed/" in first["title"]
+    assert ", and rank 0 set `packed/" in first["title"]
+    assert [place["line"] for place in first["places"][:4]] == [11, 10, 9, 8]
+
+
 def test_ranks_that_all_stand_in_their_own_code_are_ended_when_asked_for(distdoctor: Run, script: Script) -> None:
     """Nobody waits for another, so no timeout of torch's ends this job: each rank waits for a child that asks a question."""
     script(

@@ -126,10 +126,16 @@ def tests_that_cut_the_graph(program: UserProgram) -> list[DecidingTest]:
     found: list[DecidingTest] = []
     for scopes in program.functions.values():
         for scope in scopes:
-            for node in program.inside(scope) if scope.name not in ("backward", "forward") else ():
+            for node in program.inside(scope) if not _is_of_function(scope.node) else ():
                 if isinstance(node, ast.Return) and node.value is not None and _MADE_ANEW & _called_in(node.value):
                     found += [DecidingTest(test, program.parents[test]) for test in deciding_tests(program, node)]
     return found
+
+
+def _is_of_function(node: ast.AST) -> bool:
+    """Whether it is a pass of a torch.autograd.Function, which are static methods; a module's forward is none."""
+    decorators = getattr(node, "decorator_list", ())
+    return getattr(node, "name", "") in ("forward", "backward") and "staticmethod" in map(last_word, decorators)
 
 
 _MADE_ANEW = frozenset({"detach", "zeros", "empty", "zeros_like", "empty_like", "new_zeros", "new_empty"})

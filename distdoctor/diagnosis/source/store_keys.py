@@ -10,6 +10,7 @@ import ast
 from collections.abc import Mapping
 
 from distdoctor.diagnosis.source.given_values import Line, lines_of_way
+from distdoctor.diagnosis.source.rank_local import Hop, origin
 from distdoctor.diagnosis.source.source_file import dotted, last_word, lineno
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
@@ -22,14 +23,28 @@ _NO_STORE = frozenset({"os", "dict"})
 LONGEST_KEY, MOST_LINES = 60, 4
 
 
+def key_made_of(sources: Mapping[str, str], site: SourceLine) -> tuple[Hop, ...]:
+    """The lines by which the name of the key that a line waits for becomes a process's own; none where nothing tells."""
+    program = program_of(sources)
+    waits = _waits_at(program, site)
+    if len(waits) != 1 or not waits[0].args:
+        return ()
+    found = origin(program, waits[0].args[0])
+    return found.way[1:] if found.weight > 0 else ()
+
+
+def _waits_at(program: UserProgram, site: SourceLine) -> list[ast.Call]:
+    calls = [call for file in program.files if file.path == site.path for call in file.nodes(ast.Call)]
+    return [
+        call for call in calls if lineno(call) <= site.line <= (call.end_lineno or 0) and _is_of_store(call, _WAITING)
+    ]
+
+
 def awaited_key(sources: Mapping[str, str], site: SourceLine) -> tuple[str, list[Line]] | None:
     """(the key as it is written, where keys of a store are set, and what calls the functions that do) for a line that waits for
     one; None where it waits for none, by the names that the source uses."""
     program = program_of(sources)
-    calls = [call for file in program.files if file.path == site.path for call in file.nodes(ast.Call)]
-    waits = [
-        call for call in calls if lineno(call) <= site.line <= (call.end_lineno or 0) and _is_of_store(call, _WAITING)
-    ]
+    waits = _waits_at(program, site)
     if len(waits) != 1 or not waits[0].args:
         return None
     setting = [call for file in program.files for call in file.nodes(ast.Call) if _is_of_store(call, _SETTING)]

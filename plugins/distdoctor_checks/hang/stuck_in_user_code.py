@@ -17,7 +17,8 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  What is waited for is named where /proc or the source shows it: the FIFO that open() waits on, a file lock
                  and its holder, the thread that has taken the lock, a prompt of pdb. A rank that holds the file lock which
                  the others ask for, and waits for them in a collective, is the one that is named. Of a key of a store
-                 those ranks are named that have set such keys so far, and not this one.
+                 those ranks are named that have set such keys so far, and not this one; or the key that others have set in its
+                 place, where the two names differ in one word that looks worked out, with what makes it differ.
 What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
                  step, never between two collectives; keep prompts and breakpoints out of ranks.
 When it is fine  The rank is back within 25 s, or it reads and writes.
@@ -57,11 +58,11 @@ from distdoctor.diagnosis.hang.in_logs import (
     who,
 )
 from distdoctor.diagnosis.hang.in_ras import STACKS, hosts_behind
+from distdoctor.diagnosis.hang.live.awaited_keys import of_awaited_key
 from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of, standing_of
 from distdoctor.diagnosis.hang.live.sides import KEY as APART
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of, of_several
-from distdoctor.diagnosis.hang.live.unset_keys import UnsetKey, unset_key
 from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import decision_places
 from distdoctor.diagnosis.source.call_edits import only_call
@@ -378,41 +379,12 @@ def _threads(standing: RankActivity) -> dict[tuple[str, str], tuple[str, SourceL
     }
 
 
-def _left_out_key(unset: UnsetKey, standings: Sequence[RankActivity], standstill: Stall) -> Finding:
-    """Ranks that wait for a key of a store, and those that have set such keys before and not this one."""
-    first, waiting = standings[0], tuple(one.rank for one in standings)
-    has, wait = "has" if len(unset.ranks) == 1 else "have", "waits" if len(waiting) == 1 else "wait"
-    last = f"; the last one was `{unset.last}`" if unset.last else ""
-    return Finding(
-        title=f"{has} not set the key `{unset.key}` of the store, for which {named(waiting)} {wait} at {first.site.short}"
-        f"{standstill.how_long(first)}",
-        ranks=unset.ranks,
-        confidence=standstill.confidence(*standings),
-        place=unset.set_at,
-        places=(
-            Place(unset.set_at, unset.ranks if unset.last else (), f"sets such keys{last}"),
-            *standstill.places(*standings),
-        ),
-        evidence=evidence_of(first.process) | {"key of the store": unset.key},
-        why=_why(first, standstill),
-        prescriptions=(
-            Prescription(
-                "bound-the-wait",
-                change=f"set that key on every path that passes {unset.set_at.short}, also where there is nothing to tell, or "
-                f"give the wait at {first.site.short} a timeout",
-            ),
-        ),
-    )
-
-
 def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
     """Ranks that stand still at one line of their own code."""
     first = standings[0]
-    unset = unset_key(standstill.recording, first.rank, first.site)
-    if unset is not None and all(
-        standstill.standings[one].waits_for_ranks for one in unset.ranks if one in standstill.standings
-    ):
-        return _left_out_key(unset, standings, standstill)
+    by_key = of_awaited_key(standings, standstill, _why(first, standstill))
+    if by_key is not None:
+        return by_key
     obstacle = obstacle_of(first, standstill.stacks, standstill.recording.sources)
     mine, *others = standstill.places(*standings)
     also = obstacle.also if obstacle is not None else ()

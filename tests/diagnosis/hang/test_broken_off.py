@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
@@ -46,9 +47,9 @@ def step(model, x, recv):
 FORWARD, BACKWARD, REDUCE, EMPTY = "train.py:8 forward", "train.py:12 backward", "train.py:32 step", 22
 
 
-def told(left_out_by: tuple[int, ...], *, in_step: bool = True) -> Finding:
+def told(left_out_by: tuple[int, ...], *, in_step: bool = True, source: str = EXPERTS) -> Finding:
     """Three steps of forward, backward, reduction; in a fourth these ranks have no backward."""
-    script = recording(ranks=3).source("train.py", EXPERTS)
+    script = recording(ranks=3).source("train.py", source)
     for turn in range(4):
         script.collective("all_to_all_single", [16], site=FORWARD)
         script.collective("all_to_all_single", [16], site=BACKWARD)
@@ -65,8 +66,10 @@ def test_the_ranks_that_broke_off_their_routine_are_the_odd_ones() -> None:
     assert (finding.code, finding.ranks, finding.confidence) == ("DD101", (0, 1), LIKELY)
 
 
-def test_what_cut_the_graph_decides_where_a_backward_was_left_out() -> None:
-    finding = told((0, 1))
+@pytest.mark.parametrize("name", ["experts(x)", "forward(self, x)"])
+def test_what_cut_the_graph_decides_where_a_backward_was_left_out(name: str) -> None:
+    """Be it a function or the forward of a module; the forward of an autograd function cuts no graph."""
+    finding = told((0, 1), source=EXPERTS.replace("def experts(x)", f"def {name}"))
 
     assert {place.site.line: place.role for place in finding.places}[EMPTY] == "decides: `if x.shape[0] == 0`"
     assert finding.prescriptions[0].slug == "run-on-every-rank"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.hang.live.unset_keys import unset_key
+from distdoctor.diagnosis.hang.live.unset_keys import key_of_other_name, unset_key
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import KeyAwaited, KeySet
 from distdoctor.testing.script import Script
@@ -45,3 +45,32 @@ def test_who_has_set_such_keys_before_has_left_out_this_one(
 def test_a_wait_that_has_come_back_and_another_line_say_nothing() -> None:
     assert unset_key(recorded({1: "ready/short"}, ("ready/long",), over=True), 0, WAITS) is None
     assert unset_key(recorded({1: "ready/short"}, ("ready/long",)), 0, SETS) is None
+
+
+@pytest.mark.parametrize(
+    ("sets", "awaited", "expected"),
+    [
+        ({1: "packed/81f0b3e7/ready"}, "packed/5d2c90aa/ready", ("packed/81f0b3e7/ready", (1,))),
+        ({1: "sync-1764402213", 2: "sync-1764402213"}, "sync-1764402218", ("sync-1764402213", (1, 2))),
+        ({1: "packed/81f0b3e7/begun"}, "packed/5d2c90aa/ready", None),
+        ({1: "done/000001"}, "done/ready", None),
+        ({1: "step/12"}, "step/13", None),  # a later one comes, or has been left out
+        ({1: "ready/short"}, "ready/long", None),
+        ({1: "81f0b3e7"}, "5d2c90aa", None),  # anything
+    ],
+)
+def test_who_has_set_the_key_by_another_name_is_named_with_both(
+    sets: dict[int, str], awaited: str, expected: tuple[str, tuple[int, ...]] | None
+) -> None:
+    found = key_of_other_name(recorded(sets, (awaited,)), 0, WAITS)
+
+    assert (None if found is None else (found.instead, found.ranks)) == expected
+
+
+def test_a_key_that_somebody_has_asked_for_is_no_other_name_of_the_awaited_one() -> None:
+    """A barrier by keys: each waits for what the other one has set."""
+    job = Script(3).compute(0.1).note(KeySet(("met/81f0b3e7",)), 1, site=SETS)
+    job.note(KeyAwaited(("met/81f0b3e7",), over=True), 2, site=WAITS)
+    asked = job.note(KeyAwaited(("met/5d2c90aa",), over=False), 0, site=WAITS).finished()
+
+    assert key_of_other_name(asked, 0, WAITS) is None

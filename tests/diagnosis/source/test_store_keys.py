@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.store_keys import awaited_key
+from distdoctor.diagnosis.source.store_keys import awaited_key, key_made_of
 from distdoctor.recording.source_line import SourceLine
 
 SOURCE = """
@@ -43,3 +43,20 @@ def test_a_line_that_waits_for_a_key_shows_who_sets_such_keys() -> None:
 @pytest.mark.parametrize("words", ["options.get", "board.post", 'return "wait"'])
 def test_other_lines_wait_for_no_key(words: str) -> None:
     assert awaited_key({"/job/train.py": SOURCE}, at(words)) is None
+
+
+def test_the_name_of_a_key_is_followed_to_what_each_process_works_out_for_itself() -> None:
+    lines = ["def ready(store, texts):", "    name = mark(texts)", "    store.wait([name])", ""]
+    marks = ["def mark(texts):", "    return f'ready/{hash(texts)}'", ""]
+    source = {"/job/train.py": "\n".join([*lines, *marks])}
+
+    found = [(hop.line, hop.text) for hop in key_made_of(source, SourceLine("/job/train.py", 3, "ready"))]
+
+    assert found == [(2, "mark(texts)"), (6, "f'ready/{hash(texts)}'")]
+    assert (
+        key_made_of(
+            {"/job/train.py": "\n".join(lines).replace("mark(texts)", "'ready'")},
+            SourceLine("/job/train.py", 3, "ready"),
+        )
+        == ()
+    )

@@ -1,6 +1,8 @@
-"""Which ranks have not set the key of a store that another one waits for: those that have set such keys before.
+"""Which ranks have not set the key of a store that another one waits for: those that have set such keys before, or have set it
+under another name.
 
-`ready/long` after `ready/short`, which rank 0 alone sets; `hard/4/2` after `hard/3/2`, where the last number is the rank's.
+`ready/long` after `ready/short`, which rank 0 alone sets; `hard/4/2` after `hard/3/2`, where the last number is the rank's;
+`packed/5d2c90aa/ready` where `packed/81f0b3e7/ready` is awaited, both made from what differs between the processes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from distdoctor.recording.trace.events import KeyAwaited, KeySet
 
 Words = tuple[str, ...]
 _WORD = re.compile(r"[0-9]+|[A-Za-z]+")
+_PART = re.compile(r"[^0-9A-Za-z]+")
+WORKED_OUT = 6  # characters with a digit among them: a hash, a time, a number of a process; steps and ranks are shorter
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,16 @@ class UnsetKey:
     ranks: tuple[int, ...]
     set_at: SourceLine
     last: str
+
+
+@dataclass(frozen=True)
+class OtherName:
+    """A key that is awaited, and the one that `ranks` have set at `set_at` instead, for which nobody waits."""
+
+    key: str
+    instead: str
+    ranks: tuple[int, ...]
+    set_at: SourceLine
 
 
 def unset_key(recording: Recording, rank: int, site: SourceLine) -> UnsetKey | None:
@@ -38,6 +52,37 @@ def unset_key(recording: Recording, rank: int, site: SourceLine) -> UnsetKey | N
         if found is not None:
             return found
     return None
+
+
+def key_of_other_name(recording: Recording, rank: int, site: SourceLine) -> OtherName | None:
+    """What others have set in place of the key that a rank awaits at a line: the same words but for one that looks worked out."""
+    waits = [wait for log in recording.ranks.values() for wait in log.noted(KeyAwaited)]
+    asked = {key for wait in waits for key in wait.keys}
+    known = {number: [one for one in _keys_set(recording, number) if one[0] not in asked] for number in recording.ranks}
+    log = recording.ranks.get(rank)
+    open_waits = [wait for wait in log.noted(KeyAwaited) if not wait.over] if log is not None else []
+    for key in (
+        key for wait in open_waits if (wait.site.path, wait.site.line) == (site.path, site.line) for key in wait.keys
+    ):
+        alike = {
+            number: found[-1]
+            for number, keys in sorted(known.items())
+            if number != rank and (found := [one for one in keys if _is_other_name(one[0], key)])
+        }
+        if alike:
+            instead, set_at = next(iter(alike.values()))
+            return OtherName(key, instead, tuple(number for number, one in alike.items() if one[0] == instead), set_at)
+    return None
+
+
+def _is_other_name(one: str, other: str) -> bool:
+    parts = list(zip(_PART.split(one), _PART.split(other), strict=False))
+    differ = [pair for pair in parts if pair[0] != pair[1]]
+    return (
+        len(_PART.split(one)) == len(_PART.split(other)) > 1
+        and len(differ) == 1
+        and all(len(part) >= WORKED_OUT and any(map(str.isdigit, part)) for part in differ[0])
+    )
 
 
 def _keys_set(recording: Recording, rank: int) -> Iterator[tuple[str, SourceLine]]:
