@@ -60,7 +60,16 @@ def _completed(known: HangFacts, number: int, one: Incident) -> Incident:
     decision = decision_of(known.facts, known.pairs, one)
     callers = Parted.of(known.facts, one.odd, one.usual).by_callers if one.odd is not None else ()
     told = replace(one, stalls=stands, key=_key(number, one), decision=decision, callers=callers, confidence=confidence)
+    told = replace(told, in_place=one.in_place and not _left_a_frameworks_loop(told))
     return _with_hint(replace(told, crossed=crossed_calls(known.facts, one)))
+
+
+def _left_a_frameworks_loop(incident: Incident) -> bool:
+    """Whether ranks are in two calls of one operation, to which one line of the user's leads, and one side has most likely had the
+    framework's loop stopped alone: then it is not the arguments that are wrong."""
+    decision, odd, usual = incident.decision, incident.odd, incident.usual
+    stops = decision is not None and decision.stops_a_framework
+    return stops and odd is not None and usual is not None and odd.op is usual.op
 
 
 def _with_hint(incident: Incident) -> Incident:

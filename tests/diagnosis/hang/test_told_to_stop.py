@@ -55,7 +55,7 @@ FIT, CONDITION = 35, 22
 
 
 def told(operation: str | None) -> Finding:
-    """Rank 1 leaves the loop after three steps: to another operation of the framework's, or to its end."""
+    """Rank 1 leaves the loop after three steps: to another call of the framework's, or to its end."""
     script = recording(ranks=2).source("train.py", TRAINING)
     for _ in range(3):
         script.collective("all_reduce", [17], site=f"train.py:{FIT} <module>").step()
@@ -63,11 +63,12 @@ def told(operation: str | None) -> Finding:
         script.exits(1)
     script.collective("all_reduce", [17], site=f"train.py:{FIT} <module>")
     if operation is not None:
-        script.instead(1, op=operation, reduce_op=None)
+        dtype = "int64" if operation == "all_reduce" else "float32"
+        script.instead(1, op=operation, reduce_op="sum" if operation == "all_reduce" else None, dtype=dtype)
     return examine(script.live(), CHECKS, live=True).findings[0]
 
 
-@pytest.mark.parametrize(("operation", "code"), [(None, "DD109"), ("all_gather", "DD102")])
+@pytest.mark.parametrize(("operation", "code"), [(None, "DD109"), ("all_gather", "DD102"), ("all_reduce", "DD101")])
 def test_the_condition_that_stops_the_frameworks_loop_decides_and_is_what_to_vote_on(
     operation: str | None, code: str
 ) -> None:
