@@ -65,8 +65,8 @@ def _completed(known: HangFacts, number: int, one: Incident) -> Incident:
 
 
 def _left_a_frameworks_loop(incident: Incident) -> bool:
-    """Whether ranks are in two calls of one operation, to which one line of the user's leads, and one side has most likely had the
-    framework's loop stopped alone: then it is not the arguments that are wrong."""
+    """Whether ranks are in two calls of one operation, to which one line of the user's leads, and one side has most likely had
+    the framework's loop stopped alone: then it is not the arguments that are wrong."""
     decision, odd, usual = incident.decision, incident.odd, incident.usual
     stops = decision is not None and decision.stops_a_framework
     return stops and odd is not None and usual is not None and odd.op is usual.op

@@ -28,6 +28,7 @@ MIB = 1 << 20
 LAZY_BUCKETS_SINCE = (2, 15)  # of torch: DistributedDataParallel takes lazy_bucket_allocation
 FEWEST = 5  # looks at which a holder has grown
 FEWEST_PILES = 4  # of hooks, which are seen when several of one function are on a module already
+LATER = 2  # of three rates between four parts of the time
 FEWEST_SIZES = 8  # that the workers were seen to have
 MOST_POINTS = 200  # of which all pairs are compared
 
@@ -57,14 +58,15 @@ def slope(steps: Sequence[float] | Numbers, values: Sequence[float] | Numbers) -
 
 
 def grows_steadily(steps: Numbers, values: Numbers, *, parts: int = 4, least: float = 0.4) -> bool:
-    """Whether each part of the time adds to it, none less than `least` of the mean: nothing that levels off does."""
+    """Whether each part of the time adds to it, and the later ones no less than `least` of the mean: nothing that levels off
+    does. What grows faster and faster adds little at first."""
     if len(steps) < 3 * parts:
         return False
     edges = np.linspace(0, len(steps), parts + 1).astype(int)
     middles = [(np.median(steps[a:b]), np.median(values[a:b])) for a, b in pairwise(edges) if b > a]
     rates = [(v - u) / (t - s) for (s, u), (t, v) in pairwise(middles) if t > s]
     mean = sum(rates) / len(rates) if rates else 0.0
-    return bool(mean > 0 and min(rates) >= least * mean)
+    return bool(mean > 0 and min(rates) > 0 and min(rates[-LATER:]) >= least * mean)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import queue
 import sys
 import types
 from collections import deque
@@ -36,7 +37,8 @@ _DEEPEST = 4  # objects within objects
 _MANY = 2048  # elements; of longer containers a sample is looked at
 _SAMPLE = 64
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_PILED = 4  # hooks of one function on a module: somebody registers one more in every step
+_PILED = 4  # hooks of one function on a module: somebody registers one more in every step, or evaluation
+_SEVERAL = 2  # of which the number is written down already
 _OWN_NAMES = frozenset(nn.Module().__dict__)  # what every module has
 
 
@@ -88,7 +90,7 @@ class HolderScan:
                     hand_on(error)
                     self.failure = self.failure if _is_theirs(error) else error
         for (_, code), (label, hooks, most) in self._piles.items():
-            if most >= _PILED:
+            if most >= _SEVERAL:
                 site = site_text(code.co_filename, 0, code.co_name)
                 found.append(Unit(label, HOOKS, site, hooks, 0, 0, Graph(), 0))
         return found
@@ -149,6 +151,10 @@ class HolderScan:
             for inner in gc.get_referents(value):  # lru_cache(maxsize=None) keeps results in a plain dictionary
                 if type(inner) is dict and inner is not attributes_of(value):
                     yield from self._leaves(f"{label} (lru_cache)", inner, site, depth + 1)
+        elif issubclass(kind, queue.Queue):
+            inside = attributes_of(value)
+            if not inside.get("maxsize"):
+                yield from self._leaves(f"{label}.queue", inside.get("queue"), site, depth + 1)
         elif kind is types.MethodType:
             yield from self._leaves(f"{label}.__self__", value.__self__, site, depth + 1)
         elif kind is types.FunctionType:

@@ -2,8 +2,8 @@
 
 By default a step costs two looks at /proc/self/statm (2 us each), a note at the beginning of each phase (2 us each) and, where
 CUDA is in use, one look at the allocator's own counters; nothing waits for a device. Bytes by category are counted in the first
-steps and then rarely. The user's variables are looked at after steps 3, 6, 9, 12, 18, 24, 36, 48, ...: what grows between these
-looks grows with the training.
+steps and then rarely. The user's variables are looked at after steps 3, 6, 9, 12, 18, 24, 36, 48, 60, 72, ...: what grows between
+these looks grows with the training.
 
 With `ProbeSettings.deep` every phase has its peak, and every module what it keeps for backward.
 """
@@ -53,11 +53,12 @@ LEAST_BYTES = 4096  # in a holder without a graph, to be written
 
 
 def looks_at_holders(step: int) -> bool:
-    """Whether the user's variables are looked at after this step: 3, 6, 9, 12, then 12 and 18 times powers of two."""
+    """Whether the user's variables are looked at after this step: 3, 6, 9, 12, 18, 24, 36, and from 48 on four times until twice
+    as many."""
     if step <= 12:
         return step % 3 == 0 and step > 0
     odd = step // (step & -step)
-    return (odd == 3 and step >= 12) or (odd == 9 and step >= 18)
+    return odd in (3, 9) or (odd in (15, 21) and step > 48)
 
 
 class MemoryStream(MemoryContext):

@@ -193,7 +193,7 @@ def _words(one: Growth) -> tuple[str, str]:
         )
     if one.only_hooks:
         return (
-            f"hooks are registered in every step and stay: {one.hooks_per_step:.3g} more every step, all run in each pass",
+            f"hooks are registered again and again and stay: {_rate(one.hooks_per_step)}, all run in each pass",
             (
                 f"`{holder.site.function}` was a hook of the model's modules {first.length} times after step {first.step}, "
                 f"and {last.length} times after step {last.step}; the first module is `{holder.label}`"
@@ -205,10 +205,19 @@ def _words(one: Growth) -> tuple[str, str]:
     )
 
 
+def _rate(hooks_per_step: float) -> str:
+    """`2 more every step`; `one more every 24 steps`, as where an evaluation registers it."""
+    return (
+        f"{hooks_per_step:.3g} more every step"
+        if hooks_per_step >= 0.75
+        else f"one more every {1 / hooks_per_step:.0f} steps"
+    )
+
+
 def _cure(growth: Growth) -> Prescription:
     keeping, holder = growth.keeping, growth.holder
     if growth.only_hooks:
-        effect = f"{growth.hooks_per_step:.3g} calls less in each further forward or backward pass, for every step that was made"
+        effect = f"a call less in each further forward or backward pass for each hook that stayed ({_rate(growth.hooks_per_step)})"
         return Prescription("bound-what-is-kept", change=REGISTER_ONCE, effect=effect)
     freed = growth.saved_per_step if growth.graph else growth.bytes_per_step
     less = mib(freed) if freed >= 1024 else f"{growth.nodes_per_step:.0f} graph nodes"

@@ -9,7 +9,8 @@ How we know      A worker's own error names shared memory (certain). A worker di
                  and ranks and workers hold more than half of it (likely). A note, possible: the dataset keeps a large list or
                  dictionary of Python objects, of which a few were weighed. Reading one writes its reference count, so each
                  worker that was forked gets a copy of its page: memory grows until every worker holds all of it. Possible, too:
-                 workers that outlive the epoch have grown steadily by 64 MiB and a tenth, over two epochs or more.
+                 workers that outlive the epoch have grown steadily by 64 MiB and a tenth, over two epochs or more; a note
+                 where they have grown by 256 MiB and two fifths within the first.
 What to do       Use fewer workers, a smaller prefetch_factor, no copies in Python objects (arrays instead of lists), a larger
                  --shm-size. Bound what a worker keeps between samples.
 When it is fine  A full machine whose memory other jobs hold: this job is not to blame, and nothing is reported.
@@ -41,6 +42,7 @@ LEFT = 0.05  # of the host's memory
 OWN_SHARE = 0.5  # of it that this job holds
 COPIED = 64 * MIB  # by the workers of all ranks together
 GROWN, GROWN_SHARE = 64 * MIB, 0.1  # by the workers of one rank; the part of what they hold
+GROWN_AT_FIRST, GROWN_AT_FIRST_SHARE = 256 * MIB, 0.4  # the same within the first pass
 
 
 @check("DD413", "host-memory", severity=WARNING, family="hang", stands_alone=True, specificity=30)
@@ -183,21 +185,25 @@ def _growing(memory: Memory, orders: SampleOrders) -> Iterator[Finding]:
     for rank in memory.each():
         passes = [one for one in orders.by_rank.get(rank.rank, ()) if one.workers]
         each, grown, steps = rank.growth_of_workers()
-        if len(passes) >= 2 and grown >= max(GROWN, GROWN_SHARE * rank.most("workers_rss")):
+        # Within the first pass a cache that has room for everything grows as well.
+        least, share = (GROWN, GROWN_SHARE) if len(passes) >= 2 else (GROWN_AT_FIRST, GROWN_AT_FIRST_SHARE)
+        if passes and grown >= max(least, share * rank.most("workers_rss")):
             found[rank.rank] = (passes[-1], each, grown, steps)
     if not found:
         return
     ranks = tuple(sorted(found))
     one, each, grown, steps = max(found.values(), key=lambda own: own[1])
-    line = one.made_line or one.loop_line
+    line, turns = one.made_line or one.loop_line, len(orders.by_rank[ranks[0]])
+    grow = "worker of the loader grows" if one.workers == 1 else f"{one.workers} workers of the loader grow"
     yield Finding(
-        title=f"the {one.workers} workers of the loader grow by {mib(each)} every step",
+        title=f"the {grow} by {mib(each)} every step",
         ranks=ranks,
         confidence=POSSIBLE,
+        severity=WARNING if turns >= 2 else NOTE,
         place=line,
         places=(Place(line, ranks, f"the loader is created, {one.workers} workers a rank"),),
         evidence={"dataset": one.data.name, "workers": one.workers, "bytes": grown, "bytes_per_step": round(each)},
-        why=f"{mib(grown)} more within {steps} steps, in every part of them, over {len(orders.by_rank[ranks[0]])} passes: "
+        why=f"{mib(grown)} more within {steps} steps, in every part of them, over {turns} {'passes' if turns > 1 else 'pass'}: "
         f"something of {one.data.name or 'the dataset'} outlives the sample in each worker",
         prescriptions=(
             Prescription(

@@ -84,7 +84,9 @@ def test_hooks_of_which_there_are_ever_more_are_told_although_they_keep_nothing(
     every_step = {step: 7 * step for step in (3, 6, 9, 12, 18, 24)}
 
     (told,) = found(every_step)
-    assert told.startswith("likely hooks are registered in every step and stay: 7 more every step")
+    assert told.startswith("likely hooks are registered again and again and stay: 7 more every step")
+    (seldom,) = found({48: 2, 60: 2, 72: 3, 84: 4, 96: 4, 120: 5})  # by an evaluation each 24 steps
+    assert "stay: one more every 24 steps" in seldom
     assert found(dict.fromkeys(every_step, 7)) == []
     assert found({step: min(step, 12) for step in every_step}) == []  # as many as there are layers
     assert found({**every_step, 24: 7}) == []  # were removed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import queue
 import weakref
 from collections import deque
 from typing import Any, ClassVar
@@ -30,7 +31,9 @@ def test_all_streams_together_take_at_most_4_mib() -> None:
 
 
 def test_variables_are_looked_at_often_at_first_and_then_ever_more_rarely() -> None:
-    assert [step for step in range(200) if looks_at_holders(step)] == [3, 6, 9, 12, 18, 24, 36, 48, 72, 96, 144, 192]
+    looked_at = [step for step in range(200) if looks_at_holders(step)]
+
+    assert looked_at == [3, 6, 9, 12, 18, 24, 36, 48, 60, 72, 84, 96, 120, 144, 168, 192]
 
 
 def test_categories_count_each_storage_once() -> None:
@@ -75,10 +78,15 @@ def hold() -> dict[str, Any]:
     recent = deque([torch.ones(5)], maxlen=3)
     recorder = jobs.Recorder()
     recorder.seen.append(torch.ones(7))
+    ahead: queue.Queue[torch.Tensor] = queue.Queue()
+    few: queue.Queue[torch.Tensor] = queue.Queue(maxsize=4)
+    ahead.put(torch.ones(6))
+    few.put(torch.ones(6))
     units = {unit.label: unit for unit in HolderScan(Storages(), only_frames=True, seconds=5).units()}
     assert tensors
     assert nested
     assert recent
+    assert ahead.qsize() == few.qsize()
     return units
 
 
@@ -89,7 +97,9 @@ def test_a_look_finds_what_variables_and_attributes_hold() -> None:
     assert (units["nested"].tensors, units["nested"].bytes) == (2, 120)
     assert units["recent"].flags == HolderFlag.BOUNDED
     assert units["recorder.seen"].bytes == 28
+    assert units["ahead.queue"].bytes == 24  # of one with a bound nobody needs to know
     assert "recorder.forbidden" not in units
+    assert "few.queue" not in units
 
 
 class Registry:
@@ -142,11 +152,12 @@ def test_hooks_of_one_function_are_counted_over_all_modules_whatever_they_keep()
         units = HolderScan(Storages(), seconds=5).units()
         return [unit.length for unit in units if unit.kind == HOOKS and "_forward_hooks" in unit.label]
 
-    for number in range(3):
-        piled[0].register_forward_hook(functools.partial(note, number))
-        piled[1].register_forward_hook(lambda *_: None)  # each is another object, written in one place
+    piled[0].register_forward_hook(functools.partial(note, 0))
+    for other in (lambda *_: None, lambda *_: 2):
+        piled[1].register_forward_hook(other)
     assert counted() == []
-    piled[0].register_forward_hook(functools.partial(note, 3))
+    for number in range(1, 4):
+        piled[0].register_forward_hook(functools.partial(note, number))  # each is another object, written in one place
     assert counted() == [5]
 
 
