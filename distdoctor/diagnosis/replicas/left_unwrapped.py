@@ -8,7 +8,7 @@ but gradients and a few numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -19,7 +19,7 @@ from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.replicas.divergence import LONGEST_WINDOW
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.never_wrapped import each_saves_its_own, shares_one_dataset
-from distdoctor.diagnosis.replicas.observed import courses
+from distdoctor.diagnosis.replicas.observed import ParameterCourse, courses
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo, Update
 from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
 from distdoctor.diagnosis.replicas.skipped_gradients import meets, parts, some_save
@@ -100,10 +100,20 @@ def _parted(
         found = courses(gradients.ranks, optimizer, ranks)
         mine = sorted((one for one in tensors if one.optimizer == optimizer), key=lambda one: one.index)
         whole = tuple(one for one in mine if one.name in found and parts(found[one.name], ranks))
+        if _are_own_models(mine, whole, found):
+            continue
         peers = ReplicaGroup(ranks, optimizer, OBSERVED, (), frozenset(one.name for one in whole))
         if inside and whole and not meets(gradients, peers) and not weights_are_exchanged(gradients, peers, 1):
             update = next(one for one in first.updates if one.optimizer == optimizer and one.step)
             yield LeftUnwrapped(ranks, replicas.by, together, whole, inside, update, beside)
+
+
+def _are_own_models(
+    mine: list[TensorInfo], whole: tuple[TensorInfo, ...], found: Mapping[str, Mapping[int, ParameterCourse]]
+) -> bool:
+    """Whether most of these parameters began differently on each rank: the others are equal as norms begin with ones and zeros."""
+    apart = [one for one in mine if len({course.start for course in found.get(one.name, {}).values()}) > 1]
+    return sum(one.numel for one in apart) > sum(one.numel for one in whole)
 
 
 def shapes_reduced(own: RankGradients) -> frozenset[str]:

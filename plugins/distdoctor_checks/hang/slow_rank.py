@@ -64,8 +64,8 @@ def examine(
         if not timing.is_data_bound(late.rank):  # else DD504 names rank and line
             yield _in_every_step(timing, late, sources)
     else:
-        met = timing.arrivals if timing is not None else tuple(filter(None, map(arrivals_of, verdict.facts.groups)))
-        now_and_then = pauses(verdict.facts, met)
+        met = (arrivals_of(group, also_from_roots=True) for group in verdict.facts.groups)
+        now_and_then = pauses(verdict.facts, filter(None, met))
         # Of a rank that starts its loader's workers anew DD504 names the loader.
         if now_and_then is not None and not _starts_its_workers(timing, now_and_then.rank):
             yield _now_and_then(now_and_then, sources)

@@ -232,7 +232,7 @@ def _guard(sources: Sources, loss: SourceLine) -> SourceLine:
     """The line that leaves out the averages of DistributedDataParallel, where no line knows those of fully_shard."""
     if any(word in source for source in sources.texts.values() for word in _OF_FULLY_SHARD):
         return SourceLine()
-    return _guard_near(sources, loss)
+    return _guard_of_ddp(sources, loss)
 
 
 def _guard_near(sources: Sources, near: SourceLine) -> SourceLine:

@@ -62,3 +62,26 @@ def test_what_is_there_on_one_rank_only_is_asked_for_by_that_rank_alone() -> Non
 
     assert [test for _, test in found] == ["curves is not None", "curves and batch"]
     assert done_alone({"train.py": EXISTS}, SourceLine("train.py", 6, "train"), 1, (0,)) == []
+
+
+def test_a_branch_of_the_function_that_the_loop_calls_is_found_before_the_collective_of_that_function() -> None:
+    source = """
+def score(model, rank):
+    total = torch.zeros(1)
+    if rank == 0:
+        total[0] = measure(model)
+    dist.broadcast(total, src=0)
+
+def measure(model):
+    return model(1)
+
+def train(model, rank):
+    for epoch in range(4):
+        one_epoch(model)
+        score(model, rank)
+        if rank == 0:
+            torch.save(model, "last.pt")
+"""
+    found = done_alone({"train.py": source}, SourceLine("train.py", 6, "score"), 0, (1,))
+
+    assert [line.line for line, _ in found] == [4, 15]
