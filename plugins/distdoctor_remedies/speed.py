@@ -66,6 +66,16 @@ model.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the byt
         source="torch.distributed.algorithms.ddp_comm_hooks; torch.nn.parallel.DistributedDataParallel",
     ),
     Remedy(
+        slug="keep-constants-unsent",
+        what="Pass broadcast_buffers=False to DistributedDataParallel, or keep what never changes as plain tensors instead of "
+        "buffers.",
+        how="""model = DistributedDataParallel(model, broadcast_buffers=False)
+# or, of one module: self.mask = mask  # instead of self.register_buffer("mask", mask)""",
+        effect="saves their bytes in each forward",
+        safety="changes no result while no rank changes a buffer",
+        source="torch.nn.parallel.DistributedDataParallel, broadcast_buffers",
+    ),
+    Remedy(
         slug="load-ahead",
         what="Raise num_workers and prefetch_factor of the DataLoader, so that batches are ready in time.",
         how="DataLoader(dataset, ..., num_workers=4, persistent_workers=True, prefetch_factor=4, pin_memory=True)",

@@ -274,6 +274,31 @@ def barriers_now_and_then(rank: int) -> None:
     training(rank, forward=0.005, backward=0.005, each_step=meet)
 
 
+class Masked(nn.Module):
+    """A table of constants beside the weights, and one that counts where that is asked for."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__()
+        self.body, self.counts = nn.Linear(64, 10), counts
+        self.register_buffer("mask", torch.ones(600, 600).tril())
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.counts and self.training:
+            self.seen += 1
+        return self.body(inputs) * self.mask[-1, :10]
+
+
+def sending_masks(rank: int, *, counts: bool = False, sends: bool = True) -> None:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Masked(counts), broadcast_buffers=sends)  # sends its mask
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(24):
+        optimizer.zero_grad()
+        cross_entropy(model(torch.randn(8, 64)), torch.randint(10, (8,))).backward()
+        optimizer.step()
+
+
 def searching(rank: int) -> None:
     training(rank, forward=0.002, backward=0.002, find_unused_parameters=True)  # finds nothing
 

@@ -111,7 +111,7 @@ def _parted(
 def _are_own_models(
     mine: list[TensorInfo], whole: tuple[TensorInfo, ...], found: Mapping[str, Mapping[int, ParameterCourse]]
 ) -> bool:
-    """Whether most of these parameters began differently on each rank: the others are equal as norms begin with ones and zeros."""
+    """Whether most of these parameters began differently on each rank: norms begin with ones and zeros everywhere."""
     apart = [one for one in mine if len({course.start for course in found.get(one.name, {}).values()}) > 1]
     return sum(one.numel for one in apart) > sum(one.numel for one in whole)
 

@@ -217,7 +217,7 @@ def _rate(hooks_per_step: float) -> str:
 def _cure(growth: Growth) -> Prescription:
     keeping, holder = growth.keeping, growth.holder
     if growth.only_hooks:
-        effect = f"a call less in each further forward or backward pass for each hook that stayed ({_rate(growth.hooks_per_step)})"
+        effect = f"a call less in each further pass for each hook that stayed ({_rate(growth.hooks_per_step)})"
         return Prescription("bound-what-is-kept", change=REGISTER_ONCE, effect=effect)
     freed = growth.saved_per_step if growth.graph else growth.bytes_per_step
     less = mib(freed) if freed >= 1024 else f"{growth.nodes_per_step:.0f} graph nodes"

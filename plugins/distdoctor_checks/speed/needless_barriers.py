@@ -1,21 +1,24 @@
 """
-DD511 needless-barriers: every step calls barrier although its other collectives synchronize the ranks anyway.
+DD511 needless-barriers: every step calls barrier although its other collectives synchronize the ranks anyway, or sends buffers
+that never change.
 
 What it means    The same line calls barrier in each step. In the same step the same ranks average gradients or reduce a metric,
-                 so no rank can get a step ahead of another even without the barrier.
+                 so no rank can get a step ahead of another even without the barrier. Or DistributedDataParallel sends rank 0's
+                 buffers to all before each forward, and they are constants: masks, tables of positions.
 Why it hurts     Each barrier costs a round trip and removes the slack in which a rank that is late once could catch up.
 How we know      A barrier at the user's line in nine steps of ten, plus another collective of the same group that no rank
                  leaves before all have arrived. The cost is the time in the barrier after the last rank arrived; time spent
-                 waiting for each other would mostly move to the next collective.
+                 waiting for each other would mostly move to the next collective. Buffers: the digests of all of them were the
+                 same after each step that was looked at, and a step's broadcasts have as many bytes as its gradients.
 What to do       Remove the barrier from the step. Barriers are for effects that collectives do not order: rank 0 writes a file
-                 that others read.
+                 that others read. Keep constants as plain tensors, or pass broadcast_buffers=False.
 When it is fine  Barriers around checkpoints, downloads and evaluations, and in jobs of fewer than 20 steps.
 Source           torch.distributed.barrier; collectives of one group run in the order in which they were issued.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,19 +27,93 @@ import numpy as np
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.memory.memory import mib
+from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.diagnosis.source.call_edits import only_call
-from distdoctor.diagnosis.source.statement_edits import dropped, statement_of
+from distdoctor.diagnosis.source.statement_edits import dropped, statement_of, wrapper_told
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import FEWEST, MILLISECOND, Arrivals, Timing
 from distdoctor.recording.recording import Recording
-from distdoctor.recording.trace.layout import Op
+from distdoctor.recording.trace.events import Wrapped
+from distdoctor.recording.trace.layout import CallFlag, Op, TensorFlag
 from distdoctor.testing.timing import Meeting, timed_job
 
 EACH = 0.9  # of the steps
+LOOKS = 4  # at buffers
+MOST_BUFFERS = 256  # that are looked at (`probe.gradients.buffers`): of more, some may change
+LEAST_BYTES = 1 << 20  # a step
 
 
 @check("DD511", "needless-barriers", severity=NOTE, live=False)
-def examine(timing: Timing, sources: Sources) -> Iterator[Finding]:
+def examine(timing: Timing | None, gradients: Gradients | None, sources: Sources) -> Iterator[Finding]:
+    if timing is not None:
+        yield from _barriers(timing, sources)
+    if gradients is not None:
+        yield from _constants_sent(gradients, sources)
+
+
+def _constants_sent(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
+    """Buffers that a wrapper sends before each forward, and that no step changes."""
+    for rank, own in sorted(gradients.ranks.items()):
+        wrapped = next((one for one in own.events(Wrapped) if one.broadcasts_buffers), None)
+        sent = _sent_in_each_step(own) if wrapped is not None and len(wrapped.ranks) > 1 else None
+        if wrapped is None or sent is None or rank != min(wrapped.ranks):
+            continue
+        bytes_sent, averaged, steps = sent
+        names = _constant_buffers([gradients.ranks[one] for one in wrapped.ranks if one in gradients.ranks])
+        if not names or bytes_sent < max(LEAST_BYTES, averaged):
+            continue
+        times = f", {bytes_sent / averaged:.1f} times the bytes of its gradients" if averaged else ""
+        yield Finding(
+            title=f"each step sends {mib(bytes_sent)} of buffers from rank 0 to all, and nothing ever changes them",
+            ranks=wrapped.ranks,
+            confidence=LIKELY,
+            place=wrapped.site,
+            places=(Place(wrapped.site, wrapped.ranks, "broadcasts buffers before each forward"),),
+            evidence={"bytes_per_step": bytes_sent, "gradient_bytes_per_step": averaged, "buffers": len(names)},
+            why=f"{names[0]} and {len(names) - 1} more were the same after each step that was looked at; in {steps} steps{times}",
+            prescriptions=(
+                Prescription(
+                    "keep-constants-unsent",
+                    edits=wrapper_told(sources.texts, wrapped.site, "broadcast_buffers", "False"),
+                    effect=f"{mib(bytes_sent)} less a step for each rank",
+                ),
+            ),
+        )
+
+
+def _sent_in_each_step(own: RankGradients) -> tuple[int, int, int] | None:
+    """(bytes that C++ broadcasts in a step, bytes that it averages in one, steps); None where it sends none in most steps."""
+    calls = own.log.calls
+    native = calls[(calls["step"] > 0) & (calls["flags"] & CallFlag.NATIVE != 0)]
+    sends = native[native["op"] == Op.BROADCAST]
+    steps = len(own.log.steps) - 1
+    hit = np.unique(sends["step"])
+    if steps < FEWEST or len(hit) < EACH * len(np.unique(native["step"])):
+        return None
+    averages = native[native["op"] == Op.ALL_REDUCE]
+    each = int(sends["nbytes"].sum(dtype=np.uint64)) // len(hit)
+    return each, int(averages["nbytes"].sum(dtype=np.uint64)) // max(1, len(np.unique(averages["step"]))), len(hit)
+
+
+def _constant_buffers(ranks: Sequence[RankGradients]) -> list[str]:
+    """The names of all buffers, where no look found another value in any; else none."""
+    names: list[str] = []
+    for own in ranks:
+        held = [
+            one for one in own.tensors.values() if one.flags & TensorFlag.BUFFER and not one.flags & TensorFlag.COPY
+        ]
+        looks = [own.digests(one.step, one.optimizer) for one in own.updates if one.digested]
+        for buffer in held:
+            seen = [int(look[buffer.name]["param"]) for look in looks if buffer.name in look]
+            if len(seen) < LOOKS or len(set(seen)) > 1:
+                return []
+        names = [one.name for one in held]
+    return names if len(names) < MOST_BUFFERS else []
+
+
+def _barriers(timing: Timing, sources: Sources) -> Iterator[Finding]:
     for arrivals in timing.arrivals:
         rows = arrivals.rows[0]
         is_barrier = np.isin(rows["op"], (Op.BARRIER, Op.MONITORED_BARRIER))
