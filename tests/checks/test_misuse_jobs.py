@@ -189,7 +189,7 @@ def test_a_schedule_that_accelerate_moves_for_every_process_is_over_too_early(sh
         assert "the learning rate is 0 from step" in finding.title
 
 
-@pytest.mark.parametrize("about", [{"prepares": False}, {"shape": "anew"}])
+@pytest.mark.parametrize("about", [{"prepares": False}, {"shape": "anew"}, {"shape": "group", "prepares": False}])
 def test_a_schedule_of_the_length_of_the_training_or_one_that_begins_anew_is_silent(about: dict[str, Any]) -> None:
     pytest.importorskip("accelerate")
     recording, _ = gradient_jobs.watched(schedule_jobs.annealed, **about)

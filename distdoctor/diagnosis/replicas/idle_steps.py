@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update
 from distdoctor.recording.recording import SourceLine
+from distdoctor.recording.trace.layout import UpdateFlag
 
 LEAST_STEPS, LEAST_SHARE = 10, 0.15  # a schedule that ends at zero makes one such step, or a few
 BEFORE = 3  # steps with a learning rate, at least
@@ -24,7 +25,7 @@ class IdleSteps:
     until: int
     site: SourceLine
     at_ns: int
-    parameters: int  # that were compared
+    parameters: int  # that were compared; 0: it is known by the rates of all groups alone
 
     @property
     def steps(self) -> int:
@@ -56,23 +57,28 @@ def _of_rank(own: RankGradients) -> Iterator[IdleSteps]:
         idle = updates[moving[-1] + 1 :] if len(moving) >= BEFORE else []
         if not idle:
             continue
-        steps, until = idle[-1].step - idle[0].step + 1, idle[-1].step
+        until = idle[-1].step
+        if (
+            len(by_optimizer) == 1 and idle[-1].flags & UpdateFlag.NO_RATE
+        ):  # other rates would have been written down since
+            until = max(until, int(own.log.steps["step"].max(initial=0)))
+        steps = until - idle[0].step + 1
         if steps < LEAST_STEPS or steps < LEAST_SHARE * until:
             continue
         compared = _unchanged(own, optimizer, idle)
-        if compared:
+        if compared or (compared is not None and all(update.flags & UpdateFlag.NO_RATE for update in idle)):
             site = idle[0].site
             yield IdleSteps(optimizer, (own.rank,), idle[0].step, until, site, idle[0].at_ns, compared)
 
 
-def _unchanged(own: RankGradients, optimizer: int, idle: Iterable[Update]) -> int:
-    """How many parameters had a gradient and were left as they were in every one of these steps that was looked at; 0: some
-    changed, or nothing is known."""
+def _unchanged(own: RankGradients, optimizer: int, idle: Iterable[Update]) -> int | None:
+    """How many parameters had a gradient and were left as they were in every one of these steps that was looked at; 0: nobody
+    has looked at both. None: some changed."""
     fewest = 0
     for update in idle:
         rows = [row for row in own.digests(update.step, optimizer).values() if int(row["before"])]
         if any(int(row["before"]) != int(row["param"]) for row in rows):
-            return 0
+            return None
         with_gradient = sum(int(row["grad"]) != 0 for row in rows)
         fewest = min(fewest or with_gradient, with_gradient) if with_gradient else fewest
     return fewest

@@ -385,14 +385,15 @@ class GradientsStream:
             "flags": self.scalers.flags()
             | self.backwards.flags(first)
             | (UpdateFlag.PILED if piled else 0)
-            | (UpdateFlag.CLEARED if cleared else 0),
+            | (UpdateFlag.CLEARED if cleared else 0)
+            | (UpdateFlag.NO_RATE if _has_no_rate(optimizer) else 0),
         }
 
     def _write_if_new(self, optimizer: Optimizer, tracked: Tracked) -> None:
         """An update without digests, where something else than the step number has changed, or elements were sampled."""
         totals = (self.context.backwards, *self.wrappers.counts(optimizer))
         changes = tuple(now - then for now, then in zip(totals, tracked.counted, strict=True))
-        seen = (*changes, self.scalers.scale, self.scalers.skipped)
+        seen = (*changes, self.scalers.scale, self.scalers.skipped, _has_no_rate(optimizer))
         piles_up = bool(tracked.piled) and tracked.step <= LOOKS and self._is_alone
         sampled = tracked.spots is not None and tracked.spots.takes_later
         if seen == tracked.written and not piles_up and not sampled:
@@ -461,6 +462,7 @@ class GradientsStream:
             fields["unsynced"],
             fields["scale"],
             fields["skipped"],
+            bool(fields["flags"] & UpdateFlag.NO_RATE),
         )
         for agree, lane in lanes.items():
             self._update(
@@ -484,6 +486,12 @@ def _is_traced() -> bool:
 def _wants_the_next(tracked: Tracked) -> bool:
     """Whether the step under way is looked at."""
     return tracked.wants(tracked.step + 1)
+
+
+def _has_no_rate(optimizer: Optimizer) -> bool:
+    """Whether the learning rate of every group is zero. A tensor is not read, it may be on a device."""
+    groups = optimizer.param_groups
+    return bool(groups) and all(type(rate := group.get("lr")) is float and rate == 0.0 for group in groups)
 
 
 def _held(optimizer: Optimizer) -> list[Tensor]:

@@ -528,6 +528,7 @@ class TensorFlag(IntFlag):
 class UpdateFlag(IntFlag):
     DIGESTED = 1
     STATE = 2  # the optimizer's state was digested as well
+    NO_RATE = 4  # the learning rate of every group is zero
     CLIPPED = 16  # clip_grad_norm_ or clip_grad_value_ was called since the step before
     ONE_LINE = 128  # all backward passes since the step before came from one line
     CLEARED = 512  # zero_grad was called between two of the backward passes since the step before

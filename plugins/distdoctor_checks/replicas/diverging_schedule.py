@@ -120,7 +120,12 @@ def _over(idle: IdleSteps, recording: Recording) -> Finding:
             "optimizer": idle.optimizer,
             "compared": idle.parameters,
         },
-        why=f"{idle.parameters} parameters had a gradient, and no bit of them was changed" + pace,
+        why=(
+            f"{idle.parameters} parameters had a gradient, and no bit of them was changed"
+            if idle.parameters
+            else "it is 0 in every group of the optimizer's"
+        )
+        + pace,
         prescriptions=(Prescription("as-long-as-the-training", effect=f"{idle.steps} steps or more that train"),),
         confidence=LIKELY,
         severity=WARNING,
