@@ -10,7 +10,8 @@ How we know      The user's variables, and objects whose method is registered as
                  tensors take more bytes at every sample, at a rate that does not fall, over 24 steps and 16 MiB, is likely
                  to keep growing; so are hooks of which there are more at each of four samples, and process groups of the same
                  ranks that are made at one line in eight steps or more and never destroyed. If no sampled variable
-                 grows but the process (or the device) does, only that is reported, as a possibility.
+                 grows but the process (or the device) does, only that is reported, as a possibility. A queue.Queue without a
+                 maxsize that held 16 items and 64 MiB: a note, possible.
 What to do       Keep numbers (`loss.item()`) or detached tensors; bound caches; detach the state between batches.
 When it is fine  Growth that levels off (warm-up, the allocator's cache, optimizer state of the first step), a deque with
                  maxlen, buffers that have reached their bound, graphs rebuilt in each step, however long, or kept for a backward
@@ -24,7 +25,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.memory.memory import MIB, HeldBytes, Holder, Memory, RankMemory, grows_steadily, mib, slope
 from distdoctor.diagnosis.memory.piled_groups import PiledGroups, piled_groups
+from distdoctor.diagnosis.replicas.wording import line_with
 from distdoctor.diagnosis.source.edits import Edit, rows_replaced
 from distdoctor.diagnosis.source.keeping_line import (
     ADDS,
@@ -44,6 +46,7 @@ from distdoctor.diagnosis.source.keeping_line import (
 )
 from distdoctor.diagnosis.source.let_go import emptied_by_others, is_let_go
 from distdoctor.recording.recording import Recording, SourceLine
+from distdoctor.recording.trace.layout import HolderFlag
 
 LEAST_STEPS = 24  # for what only grows in bytes
 LEAST_GROWTH = 16 * MIB
@@ -51,6 +54,7 @@ UNSEEN_STEPS = 48  # for a process that grows, and nobody knows by what
 UNSEEN_GROWTH = 64 * MIB
 UNSEEN_SHARE = 0.1  # of what it had
 MOST = 3  # findings about variables
+QUEUED = 16  # items in a queue: more than anybody reads ahead on purpose
 REGISTER_ONCE = "register the hook once, before the loop, or call remove() of each handle after the step"
 # Names that people give to what has a bound, which may be far off.
 _BOUNDED_NAME = re.compile(r"replay|buffer|memory|queue|pool|bank|reservoir|window", re.IGNORECASE)
@@ -108,6 +112,7 @@ def examine(memory: Memory) -> Iterator[Finding]:
     ordered = sorted(by_key.values(), key=lambda own: (not own[0].graph, -own[0].bytes_per_step, own[0].holder.key))
     for growths in ordered[:MOST]:
         yield _finding(growths)
+    yield from _queues_ahead(memory, {growth.holder.label for growths in ordered for growth in growths})
     groups = piled_groups(memory.recording.ranks)
     yield from map(_groups_made_again, groups)
     unseen = (
@@ -117,6 +122,43 @@ def examine(memory: Memory) -> Iterator[Finding]:
     )
     if unseen:
         yield _unknown(memory, unseen)
+
+
+def _queues_ahead(memory: Memory, told: Container[str]) -> Iterator[Finding]:
+    """A queue without a bound whose producer is faster than the training: it holds what the end of the run leaves it time for."""
+    most: dict[int, tuple[HeldBytes, Holder]] = {}
+    for rank in memory.each():
+        queues = [one for one in rank.holders if one.kind == "deque" and one.label.endswith(".queue")]
+        fullest = [
+            (max(one.looks, key=lambda look: look.bytes), one) for one in queues if not one.flags & HolderFlag.BOUNDED
+        ]
+        for look, one in sorted(fullest, key=lambda found: -found[0].bytes)[:1]:
+            if look.bytes >= UNSEEN_GROWTH and look.length >= QUEUED and one.label not in told:
+                most[rank.rank] = look, one
+    if not most:
+        return
+    ranks = tuple(sorted(most))
+    look, holder = max(most.values(), key=lambda found: found[0].bytes)
+    name = holder.label.removesuffix(".queue")
+    made = line_with(memory.recording.sources, holder.site, "Queue(")
+    site = SourceLine(made.path, made.line) if made else holder.site if holder.site.line else SourceLine()
+    yield Finding(
+        title=f"`{name}` has no bound, and was up to {look.length} items ahead of the training: {mib(look.bytes)}",
+        ranks=ranks,
+        confidence=POSSIBLE,
+        severity=NOTE,
+        place=site,
+        places=(Place(site, ranks, "is made here"),) if site else (),
+        evidence={"variable": name, "items": look.length, "bytes": look.bytes, "step": look.step},
+        why=f"{look.tensors} tensors lay in it after step {look.step}; what fills it is faster than what takes from it",
+        prescriptions=(
+            Prescription(
+                "bound-what-is-kept",
+                change="give it a bound that its producer waits at: queue.Queue(maxsize=4)",
+                effect=f"up to {mib(look.bytes)} less on each of these ranks",
+            ),
+        ),
+    )
 
 
 def _growths(memory: Memory, rank: RankMemory) -> list[Growth]:

@@ -289,3 +289,24 @@ def test_only_a_single_tensor_is_detached_by_a_patch(line: str, edited: str | No
         assert cure.edits == ()
     else:
         assert applied(source, cure.edits)[0].splitlines()[3].strip() == edited
+
+
+def test_a_queue_without_a_bound_that_ran_far_ahead_is_a_note() -> None:
+    def found(items: int, each: int = 2 * MIB, label: str = "self.queue.queue", flags: int = 0) -> list[str]:
+        looks = {
+            step: {"length": held, "tensors": held, "bytes": held * each}
+            for step, held in ((3, items // 2), (6, items), (9, items // 3))
+        }
+        job = memory_job(1).trains(24).holds(label, "train.py:7 fill", looks, kind="deque", flags=flags)
+        return [
+            f"{one.confidence} {one.severity.word if one.severity else ''} {one.title}"
+            for one in CHECK.look(job.recording())
+        ]
+
+    assert found(60) == [
+        "possible note `self.queue` has no bound, and was up to 60 items ahead of the training: 120 MiB"
+    ]
+    assert found(60, each=1024) == []  # numbers to be logged
+    assert found(4, each=64 * MIB) == []  # read ahead on purpose
+    assert found(60, label="recent") == []
+    assert found(60, flags=HolderFlag.BOUNDED) == []
