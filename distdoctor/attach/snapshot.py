@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from distdoctor.attach import permission, py_spy, pystack
@@ -29,13 +29,15 @@ _IN_ANOTHER = (
 
 @dataclass(frozen=True)
 class Manner:
-    """How to look. `interval_seconds` lie between two samples; see `Stacks.patience_seconds`."""
+    """How to look. `interval_seconds` lie between two samples; see `Stacks.patience_seconds`. `begins` is called when it is known
+    where to look, and py-spy is about to be asked: from then on there is time for other work."""
 
     samples: int = 2
     interval_seconds: float = 0.5
     patience_seconds: float = 10.0
     native: bool = False
     user_locals: bool = False
+    begins: Callable[[], object] = bool
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def _samples(pids: Sequence[int], pythons: Sequence[int], manner: Manner) -> lis
         facts = {pid: found for pid in pids if (found := facts_of(pid)) is not None}
         asleep = _asleep_since(taken[-1], facts) if taken else {}
         asked = [pid for pid in pythons if pid in facts and pid not in asleep]
+        manner.begins()
         taken.append(_Sample(at, facts, asleep | py_spy.dump_all(asked, user_locals=manner.user_locals)))
     return taken + _more_samples(taken, pids)
 

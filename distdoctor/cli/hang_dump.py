@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,12 +99,15 @@ def hang_dump(
     could not be read.
     """
     from concurrent.futures import ThreadPoolExecutor
+    from dataclasses import replace
 
     from distdoctor.attach.snapshot import Manner
     from distdoctor.cli import deliver
     from distdoctor.cli.settings import load, load_plugins
 
-    manner = Manner(*(values.pop(name) for name in ("samples", "interval", "patience", "native", "user_locals")))
+    begun = threading.Event()
+    how = (values.pop(name) for name in ("samples", "interval", "patience", "native", "user_locals"))
+    manner = replace(Manner(*how), begins=begun.set)
     within, called = values.pop("each_within"), values.pop("remote_command")
     output, baseline = values.pop("output"), values.pop("baseline")
     if values.pop("as_json"):
@@ -114,8 +118,12 @@ def hang_dump(
         deliver.notice(_pause())
     if target is not None:
         _refuse_with_on(pid, run)
-    with ThreadPoolExecutor(1) as aside:  # what the verdict needs is imported in the pause between two samples
+    with ThreadPoolExecutor(
+        1
+    ) as aside:  # what the verdict needs is imported while others look, and in the pause of samples
         looking = aside.submit(_look, pid, run, (target, called, within) if target is not None else None, manner)
+        looking.add_done_callback(lambda _: begun.set())
+        begun.wait(timeout=None if target is None else 0.0)
         plugins = load_plugins(settings)
         deliver.require_format(settings.output_format, plugins, output if values["output_format"] is None else None)
         importlib.import_module("distdoctor.launch.post_mortem")

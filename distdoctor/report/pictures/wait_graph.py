@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import networkx as nx
 from markupsafe import Markup
 
 from distdoctor.diagnosis.check import NotSeen
@@ -38,6 +37,8 @@ def picture(recording: Recording) -> Picture | None:
     found = _by_records(recording) or _by_stacks(recording)
     if found is None:
         return None
+    import networkx as nx  # in here: it takes 0.1 s, and most jobs hang nowhere
+
     nodes, edges = found
     graph = nx.DiGraph(edges)
     rings = {node: number for number, ring in enumerate(nx.strongly_connected_components(graph)) for node in ring}
