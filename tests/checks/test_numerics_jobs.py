@@ -90,6 +90,17 @@ def test_a_scaler_that_skips_on_one_rank_alone_is_found() -> None:
     assert (finding.code, finding.evidence["step"], finding.evidence["skipped"]) == ("DD802", 3, {0: 0, 1: 1})
 
 
+def test_scalers_of_ranks_that_step_pieces_of_one_model_must_agree() -> None:
+    recording, _ = jobs.watched(jobs.scaler_by_piece)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD802", (1,), LIKELY)
+    assert finding.place.line == jobs.line("# by its own piece")
+    assert "found_inf" in finding.prescriptions[0].change
+
+    healthy, _ = jobs.watched(jobs.scaler_by_piece, agreed=True)
+    assert found(healthy) == []
+
+
 @pytest.mark.parametrize(
     ("job", "factor", "words"),
     [

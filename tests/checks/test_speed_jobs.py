@@ -49,6 +49,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.reading, {}, "DD513", (1,), "# long and short texts"),
     (jobs.compiling, {}, "DD514", (0, 1), "# of another length"),
     (jobs.showing, {}, "DD508", (0, 1), "# to be shown"),
+    (jobs.scoring, {}, "DD123", (0,), "# alone"),
 ]
 
 

@@ -85,7 +85,9 @@ def test_a_part_of_the_model_beside_the_wrapper_is_told(how: str, words: str) ->
     assert words in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
 
-@pytest.mark.parametrize("how", ["whole", "ignored", "by hand", "data of its own", "rows are traded"])
+@pytest.mark.parametrize(
+    "how", ["whole", "ignored", "by hand", "data of its own", "rows are traded", "each a model of its own before"]
+)
 def test_what_is_averaged_or_each_ranks_own_beside_a_wrapper_is_left_alone(how: str) -> None:
     recording, _ = watched(jobs.wrapped_in_part, how=how)
 

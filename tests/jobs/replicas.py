@@ -605,6 +605,56 @@ def scaler_by_rank(rank: int, world_size: int) -> None:
         scaler.update()
 
 
+class Piece:
+    """The part of a flat copy of the parameters that this rank steps. Gradients of all are reduced together."""
+
+    def __init__(self, model: nn.Module, rank: int, world_size: int) -> None:
+        self.parameters = list(model.parameters())
+        numel = sum(p.numel() for p in self.parameters)
+        self.flat = torch.zeros(-(-numel // world_size) * world_size)
+        self.flat[:numel] = torch.cat([p.detach().flatten() for p in self.parameters])
+        size = len(self.flat) // world_size
+        self.mine = nn.Parameter(self.flat[rank * size : (rank + 1) * size].clone())
+
+    def reduce_gradients(self) -> None:
+        grads = torch.zeros_like(self.flat)
+        grads[: sum(p.numel() for p in self.parameters)] = torch.cat([p.grad.flatten() for p in self.parameters])
+        self.mine.grad = torch.zeros_like(self.mine)
+        dist.reduce_scatter_tensor(self.mine.grad, grads)
+        self.mine.grad /= dist.get_world_size()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        dist.all_gather_into_tensor(self.flat, self.mine.detach())
+        at = 0
+        for parameter in self.parameters:
+            parameter.copy_(self.flat[at : at + parameter.numel()].view_as(parameter))
+            at += parameter.numel()
+            parameter.grad = None
+
+
+def scaler_by_piece(rank: int, world_size: int, *, agreed: bool = False) -> None:
+    """An infinity in what is rank 1's to step: unless all ranks have `agreed` on it, rank 1 alone skips and lowers its scale."""
+    torch.manual_seed(0)
+    model, batches = Net(), Batches(rank)
+    piece = Piece(model, rank, world_size)
+    optimizer, scaler = torch.optim.SGD([piece.mine], lr=0.01), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(1, 13):
+        inputs, targets = batches.next()
+        scaler.scale(cross_entropy(model(inputs), targets)).backward()
+        piece.reduce_gradients()
+        if step == 6 and rank == 1:
+            piece.mine.grad[0] = torch.inf
+        if agreed:
+            bad = torch.tensor(float(not torch.isfinite(piece.mine.grad).all()))
+            dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+            piece.mine.grad += torch.inf if bad else 0.0
+        scaler.unscale_(optimizer)  # by its own piece
+        scaler.step(optimizer)
+        scaler.update()
+        piece.publish()
+
+
 def overflow_by_rank(rank: int, world_size: int, *, agreed: bool = False) -> str:
     """A loss scale of one's own: a rank whose gradients overflow reduces zeros, halves its scale and leaves the step out, unless
     all ranks have `agreed` on that. Each of them overflows twice."""

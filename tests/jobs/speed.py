@@ -584,6 +584,22 @@ def showing(rank: int, *, each: int = 1) -> None:
     training(rank, forward=0.0, backward=0.0, steps=40, each_step=show)
 
 
+def scoring(rank: int) -> None:
+    """An evaluation on rank 0 alone, of which the others are told the result."""
+    made = 0
+
+    def score(model: nn.Module) -> None:
+        nonlocal made
+        made += 1
+        if made % 4 == 0:
+            result = torch.zeros(1)
+            if rank == 0:  # alone
+                time.sleep(0.6)
+            dist.broadcast(result, src=0)
+
+    training(rank, forward=0.0, backward=0.0, steps=40, each_step=score)
+
+
 def multiplying(rank: int, *, threads: int) -> None:
     """Matrices that are large enough to be shared between threads."""
     torch.set_num_threads(threads)  # threads of each rank

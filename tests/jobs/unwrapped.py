@@ -25,14 +25,30 @@ class Scores(nn.Module):
         return self.outer(self.inner(inputs).relu())
 
 
+def fitted_alone(rank: int, rows: Tensor) -> nn.Module:
+    """A model that this rank begins and fits by itself, of which the norms alone begin as everywhere."""
+    with torch.random.fork_rng():
+        torch.manual_seed(rank)
+        model = nn.Sequential(nn.Linear(12, 32), nn.LayerNorm(32), nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2, foreach=False)
+    for number in range(8):
+        optimizer.zero_grad()
+        cross_entropy(model(rows[number::8]), rows[number::8, :4].argmax(1)).backward()
+        optimizer.step()
+    return model
+
+
 def wrapped_in_part(rank: int, world_size: int, *, how: str) -> None:
     """`how`: what is done about the outer layer beside the wrapped inner one."""
     model, rows = Scores(), torch.randn(128, 12)
+    if how == "each a model of its own before":
+        own = fitted_alone(rank, rows)
+        dist.all_gather_object([None] * world_size, float(own(rows).mean()))
     data = TensorDataset(rows, rows[:, :4].argmax(1))
     sampler = DistributedSampler(data)
     if how == "beside its blocks":
         fully_shard(model.inner)
-    elif how in ("whole", "ignored"):
+    elif how in ("whole", "ignored", "each a model of its own before"):
         if how == "ignored":
             names = ["outer.weight", "outer.bias"]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)

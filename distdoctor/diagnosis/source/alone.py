@@ -41,7 +41,7 @@ def _holds(scope: Scope, site: SourceLine) -> bool:
 
 
 def _loops(program: UserProgram, scope: Scope | None, site: SourceLine) -> Iterator[tuple[Scope, ast.AST]]:
-    """The innermost loop around the line, or around the one call of the function that it stands in, and that function."""
+    """The function that the line stands in, up to the innermost loop around it or around the one call of that function."""
     node: ast.AST | None = None
     for _ in range(_LEVELS):
         if scope is None:
@@ -51,10 +51,11 @@ def _loops(program: UserProgram, scope: Scope | None, site: SourceLine) -> Itera
         if loops:
             yield scope, loops[-1]
             return
+        if scope.name:
+            yield scope, scope.node
         calls = [one for one in program.callers.get(scope, ()) if isinstance(one, ast.Call)]
         if len(calls) != 1:
             return
-        yield scope, scope.node
         node, scope = calls[0], program.scope_of(calls[0])
 
 

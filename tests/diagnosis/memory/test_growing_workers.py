@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sick import PLUGINS
 
-from distdoctor.diagnosis.finding import POSSIBLE, Finding
+from distdoctor.diagnosis.finding import NOTE, POSSIBLE, Finding
 from distdoctor.testing.memory import MIB, memory_job
 from distdoctor.testing.samples import TRAIN_LOADER, sampled_job
 
@@ -43,7 +43,7 @@ def test_workers_that_grow_through_all_epochs_are_told_with_their_loader() -> No
     ("held", "epochs", "workers"),
     [
         (lambda rank, step: (300 + 8 * min(step, 20)) * MIB, 4, 2),  # a cache that is full after the first epoch
-        (lambda rank, step: (300 + 2 * step) * MIB, 1, 2),  # the first epoch is not over
+        (lambda rank, step: (300 + 2 * step) * MIB, 1, 2),  # the first epoch is not over, and it is little
         (
             lambda rank, step: int((300 + 160 * (1 - 0.5 ** (step / 20))) * MIB),
             4,
@@ -58,3 +58,10 @@ def test_what_levels_off_or_is_not_long_enough_is_not(
     held: Callable[[int, int], int], epochs: int, workers: Callable[[int, int], int] | int
 ) -> None:
     assert found(held, epochs=epochs, workers=workers) == []
+
+
+def test_workers_that_double_within_the_first_epoch_are_a_note() -> None:
+    """Whether a cache has a bound beyond it nobody knows yet."""
+    (finding,) = found(lambda rank, step: (300 + 5 * step) * MIB, epochs=1)
+
+    assert (finding.severity, finding.confidence) == (NOTE, POSSIBLE)

@@ -55,6 +55,8 @@ def test_a_process_that_grows_steadily_is_a_possibility_never_more() -> None:
     assert (finding.confidence, finding.severity.word if finding.severity else "") == ("possible", "note")
     assert abs(finding.evidence["bytes_per_step"] - 3 * MIB) < 0.1 * MIB  # type: ignore[operator]
     assert CHECK.look(memory_job(1).trains(40, rss=rss).recording()) == []
+    faster = memory_job(1).trains(120, rss=lambda rank, step: (400 + step * step // 40) * MIB)
+    assert [one.title.partition(" ")[0] for one in CHECK.look(faster.recording())] == ["resident"]
 
 
 def test_a_container_is_not_accused_before_24_steps_nor_with_a_bound() -> None:

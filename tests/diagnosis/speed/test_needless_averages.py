@@ -21,7 +21,7 @@ SHARDED = GUARD + "    model.set_requires_gradient_sync(last)\n"
 CHECKS = [check for check in PLUGINS.checks.values() if check.code == "DD501"]
 
 
-def findings(source: str, micro_steps: int = 4) -> tuple[Finding, ...]:
+def findings(source: str, others: dict[str, str] | None = None, *, micro_steps: int = 4) -> tuple[Finding, ...]:
     """Of a job that scatters two buckets of shards in each of its micro-steps."""
     job = trained_job(2, wrapped=False).initial()
     for _ in range(8):
@@ -30,7 +30,7 @@ def findings(source: str, micro_steps: int = 4) -> tuple[Finding, ...]:
                 job.collective("reduce_scatter_tensor", [size])
         flags = UpdateFlag.DIGESTED | UpdateFlag.STATE | UpdateFlag.ONE_LINE
         job.step(backwards=micro_steps, synced=0, unsynced=0, flags=flags)
-    return examine(job.recording(sources={"/job/train.py": source}), CHECKS).findings
+    return examine(job.recording(sources={"/job/train.py": source} | (others or {})), CHECKS).findings
 
 
 def test_a_guard_that_does_not_reach_fully_shard_is_a_note_at_its_line() -> None:
@@ -41,13 +41,19 @@ def test_a_guard_that_does_not_reach_fully_shard_is_a_note_at_its_line() -> None
     assert "require_backward_grad_sync" in GUARD.splitlines()[finding.place.line - 1]
 
 
+def test_a_guard_in_another_file_counts_as_well() -> None:
+    (finding,) = findings("for batch in loader:\n    loss(batch).backward()\n", {"/job/helpers.py": GUARD})
+
+    assert (finding.severity, finding.place.short) == (NOTE, "helpers.py:2")
+
+
 @pytest.mark.parametrize(
     ("source", "micro_steps"),
     [(SHARDED, 4), ("for batch in loader:\n    loss(batch).backward()\n", 4), (GUARD, 1)],
     ids=["knows fully_shard", "means to trade time for memory", "one pass"],
 )
 def test_shards_that_are_reduced_on_purpose_are_fine(source: str, micro_steps: int) -> None:
-    assert findings(source, micro_steps) == ()
+    assert findings(source, micro_steps=micro_steps) == ()
 
 
 def test_the_context_that_leaves_no_average_out_comes_before_the_backward_pass() -> None:
