@@ -39,6 +39,7 @@ _SAMPLE = 64
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PILED = 4  # hooks of one function on a module: somebody registers one more in every step, or evaluation
 _SEVERAL = 2  # of which the number is written down already
+_TRACEBACK: Any = BaseException.__traceback__  # a subclass may answer as it likes
 _OWN_NAMES = frozenset(nn.Module().__dict__)  # what every module has
 
 
@@ -245,6 +246,8 @@ class HolderScan:
             return
         if issubclass(type(value), _CONTAINERS):
             inside = _elements(value)
+        elif issubclass(type(value), BaseException):
+            inside = _in_frames_of(value)
         elif users_class(value):
             inside = list(attributes_of(value).values())
         else:
@@ -295,6 +298,17 @@ def _written_as(hook: Any) -> tuple[types.CodeType | None, Any]:
 
 def _length(value: Any) -> int:
     return next(kind.__len__(value) for kind in _CONTAINERS if issubclass(type(value), kind))
+
+
+def _in_frames_of(error: BaseException) -> list[Any]:
+    """What an exception that somebody keeps holds on to: the variables of the functions that it came through."""
+    found: list[Any] = []
+    trace = _TRACEBACK.__get__(error)
+    while trace is not None:
+        if sites.is_users(trace.tb_frame):
+            found += [one for _, one in locals_of(trace.tb_frame) if issubclass(type(one), _KEEPING)]
+        trace = trace.tb_next
+    return found
 
 
 def _elements(value: Any) -> list[Any]:

@@ -71,6 +71,14 @@ def test_the_graph_counts_what_it_keeps_and_what_is_old_without_unpacking() -> N
     assert graphs.look([third.grad_fn], Storages()).saved == 0
 
 
+def raised_over(batch: torch.Tensor) -> ValueError:
+    """An exception whose frame keeps a tensor."""
+    try:
+        raise ValueError(len(batch))
+    except ValueError as error:
+        return error
+
+
 def hold() -> dict[str, Any]:
     """A function with something in every kind of variable."""
     tensors = [torch.ones(1000) for _ in range(3)]
@@ -81,12 +89,14 @@ def hold() -> dict[str, Any]:
     ahead: queue.Queue[torch.Tensor] = queue.Queue()
     few: queue.Queue[torch.Tensor] = queue.Queue(maxsize=4)
     ahead.put(torch.ones(6))
+    failed = [(1, raised_over(torch.ones(50)))]
     few.put(torch.ones(6))
     units = {unit.label: unit for unit in HolderScan(Storages(), only_frames=True, seconds=5).units()}
     assert tensors
     assert nested
     assert recent
     assert ahead.qsize() == few.qsize()
+    assert failed
     return units
 
 
@@ -97,6 +107,7 @@ def test_a_look_finds_what_variables_and_attributes_hold() -> None:
     assert (units["nested"].tensors, units["nested"].bytes) == (2, 120)
     assert units["recent"].flags == HolderFlag.BOUNDED
     assert units["recorder.seen"].bytes == 28
+    assert units["failed"].bytes == 200  # by the frames that the exception came through
     assert units["ahead.queue"].bytes == 24  # of one with a bound nobody needs to know
     assert "recorder.forbidden" not in units
     assert "few.queue" not in units
