@@ -118,9 +118,8 @@ def hang_dump(
         deliver.notice(_pause())
     if target is not None:
         _refuse_with_on(pid, run)
-    with ThreadPoolExecutor(
-        1
-    ) as aside:  # what the verdict needs is imported while others look, and in the pause of samples
+    # What the verdict needs is imported while py-spy looks, and in the pause between two samples.
+    with ThreadPoolExecutor(1) as aside:
         looking = aside.submit(_look, pid, run, (target, called, within) if target is not None else None, manner)
         looking.add_done_callback(lambda _: begun.set())
         begun.wait(timeout=None if target is None else 0.0)

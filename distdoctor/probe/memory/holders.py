@@ -155,7 +155,7 @@ class HolderScan:
         elif issubclass(kind, queue.Queue):
             inside = attributes_of(value)
             if not inside.get("maxsize"):
-                yield from self._leaves(f"{label}.queue", inside.get("queue"), site, depth + 1)
+                yield from self._leaves(f"{label} (Queue)", inside.get("queue"), site, depth + 1)
         elif kind is types.MethodType:
             yield from self._leaves(f"{label}.__self__", value.__self__, site, depth + 1)
         elif kind is types.FunctionType:

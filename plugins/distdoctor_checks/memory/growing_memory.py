@@ -46,7 +46,6 @@ from distdoctor.diagnosis.source.keeping_line import (
 )
 from distdoctor.diagnosis.source.let_go import emptied_by_others, is_let_go
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.layout import HolderFlag
 
 LEAST_STEPS = 24  # for what only grows in bytes
 LEAST_GROWTH = 16 * MIB
@@ -128,10 +127,8 @@ def _queues_ahead(memory: Memory, told: Container[str]) -> Iterator[Finding]:
     """A queue without a bound whose producer is faster than the training: it holds what the end of the run leaves it time for."""
     most: dict[int, tuple[HeldBytes, Holder]] = {}
     for rank in memory.each():
-        queues = [one for one in rank.holders if one.kind == "deque" and one.label.endswith(".queue")]
-        fullest = [
-            (max(one.looks, key=lambda look: look.bytes), one) for one in queues if not one.flags & HolderFlag.BOUNDED
-        ]
+        queues = [one for one in rank.holders if one.label.endswith(" (Queue)")]
+        fullest = [(max(one.looks, key=lambda look: look.bytes), one) for one in queues]
         for look, one in sorted(fullest, key=lambda found: -found[0].bytes)[:1]:
             if look.bytes >= UNSEEN_GROWTH and look.length >= QUEUED and one.label not in told:
                 most[rank.rank] = look, one
@@ -139,7 +136,7 @@ def _queues_ahead(memory: Memory, told: Container[str]) -> Iterator[Finding]:
         return
     ranks = tuple(sorted(most))
     look, holder = max(most.values(), key=lambda found: found[0].bytes)
-    name = holder.label.removesuffix(".queue")
+    name = holder.label.removesuffix(" (Queue)")
     made = line_with(memory.recording.sources, holder.site, "Queue(")
     site = SourceLine(made.path, made.line) if made else holder.site if holder.site.line else SourceLine()
     yield Finding(

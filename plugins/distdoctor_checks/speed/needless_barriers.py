@@ -64,15 +64,16 @@ def _constants_sent(gradients: Gradients, sources: Sources) -> Iterator[Finding]
         names = _constant_buffers([gradients.ranks[one] for one in wrapped.ranks if one in gradients.ranks])
         if not names or bytes_sent < max(LEAST_BYTES, averaged):
             continue
+        shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
         times = f", {bytes_sent / averaged:.1f} times the bytes of its gradients" if averaged else ""
         yield Finding(
-            title=f"each step sends {mib(bytes_sent)} of buffers from rank 0 to all, and nothing ever changes them",
+            title=f"each step sends {mib(bytes_sent)} of buffers from rank {rank} to all, and nothing ever changes them",
             ranks=wrapped.ranks,
             confidence=LIKELY,
             place=wrapped.site,
             places=(Place(wrapped.site, wrapped.ranks, "broadcasts buffers before each forward"),),
             evidence={"bytes_per_step": bytes_sent, "gradient_bytes_per_step": averaged, "buffers": len(names)},
-            why=f"{names[0]} and {len(names) - 1} more were the same after each step that was looked at; in {steps} steps{times}",
+            why=f"{shown}: the same after each step that was looked at; sent in {steps} steps{times}",
             prescriptions=(
                 Prescription(
                     "keep-constants-unsent",

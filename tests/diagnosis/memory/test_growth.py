@@ -294,12 +294,12 @@ def test_only_a_single_tensor_is_detached_by_a_patch(line: str, edited: str | No
 
 
 def test_a_queue_without_a_bound_that_ran_far_ahead_is_a_note() -> None:
-    def found(items: int, each: int = 2 * MIB, label: str = "self.queue.queue", flags: int = 0) -> list[str]:
+    def found(items: int, each: int = 2 * MIB, label: str = "self.queue (Queue)") -> list[str]:
         looks = {
             step: {"length": held, "tensors": held, "bytes": held * each}
             for step, held in ((3, items // 2), (6, items), (9, items // 3))
         }
-        job = memory_job(1).trains(24).holds(label, "train.py:7 fill", looks, kind="deque", flags=flags)
+        job = memory_job(1).trains(24).holds(label, "train.py:7 fill", looks, kind="deque")
         return [
             f"{one.confidence} {one.severity.word if one.severity else ''} {one.title}"
             for one in CHECK.look(job.recording())
@@ -310,5 +310,4 @@ def test_a_queue_without_a_bound_that_ran_far_ahead_is_a_note() -> None:
     ]
     assert found(60, each=1024) == []  # numbers to be logged
     assert found(4, each=64 * MIB) == []  # read ahead on purpose
-    assert found(60, label="recent") == []
-    assert found(60, flags=HolderFlag.BOUNDED) == []
+    assert found(60, label="self.queue") == []  # a deque that is called so

@@ -108,9 +108,9 @@ def test_a_look_finds_what_variables_and_attributes_hold() -> None:
     assert units["recent"].flags == HolderFlag.BOUNDED
     assert units["recorder.seen"].bytes == 28
     assert units["failed"].bytes == 200  # by the frames that the exception came through
-    assert units["ahead.queue"].bytes == 24  # of one with a bound nobody needs to know
+    assert units["ahead (Queue)"].bytes == 24  # of one with a bound nobody needs to know
     assert "recorder.forbidden" not in units
-    assert "few.queue" not in units
+    assert "few (Queue)" not in units
 
 
 class Registry:
