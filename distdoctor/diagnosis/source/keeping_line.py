@@ -35,6 +35,7 @@ class Keeping:
     text: str
     at: int = -1
     last_line: int = 0  # of the statement
+    error: str = ""  # the name of the exception that it keeps, with the variables of all functions that it came through
 
 
 def keeps_hooks(label: str) -> bool:
@@ -86,8 +87,24 @@ def keeping_line(sources: Mapping[str, str], site: SourceLine, label: str) -> Ke
                     if value.lineno == node.lineno
                     else -1
                 )
-                return Keeping(place, how, written, line, at, node.end_lineno or node.lineno)
+                return Keeping(
+                    place, how, written, line, at, node.end_lineno or node.lineno, _error_in(file, node, value)
+                )
     return None
+
+
+def _error_in(file: SourceFile, statement: ast.stmt, value: ast.expr) -> str:
+    names = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
+    called = {
+        one.id
+        for call in ast.walk(value)
+        if isinstance(call, ast.Call)
+        for one in ast.walk(call)
+        if isinstance(one, ast.Name)
+    }
+    handlers = file.nodes(ast.ExceptHandler)
+    around = (one for one in handlers if one.lineno <= statement.lineno <= (one.end_lineno or one.lineno))
+    return next((one.name for one in around if one.name in names - called), "") or ""
 
 
 def _functions(file: SourceFile, site: SourceLine) -> Sequence[ast.AST]:

@@ -265,6 +265,12 @@ def _cure(growth: Growth) -> Prescription:
         effect += f"; the {mib(growth.bytes_per_step - freed)} of the tensors in it stay"
     if keeps_hooks(holder.label):
         return Prescription("bound-what-is-kept", change=REGISTER_ONCE, effect=effect)
+    if keeping is not None and keeping.error:
+        change = (
+            f"keep `str({keeping.error})`, or `{keeping.error}.with_traceback(None)`: the exception holds the variables of every "
+            "function that it came through"
+        )
+        return Prescription("bound-what-is-kept", change=change, effect=effect)
     if not growth.graph:
         change = (
             f"empty it on every rank: {growth.barred[0].short} is only reached where `{growth.barred[1]}`"

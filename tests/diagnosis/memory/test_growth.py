@@ -311,3 +311,21 @@ def test_a_queue_without_a_bound_that_ran_far_ahead_is_a_note() -> None:
     assert found(60, each=1024) == []  # numbers to be logged
     assert found(4, each=64 * MIB) == []  # read ahead on purpose
     assert found(60, label="self.queue") == []  # a deque that is called so
+
+
+@pytest.mark.parametrize(("kept", "told"), [("(step, error)", True), ("str(error)", False), ("step", False)])
+def test_an_exception_that_is_kept_is_told_as_what_holds_the_tensors(kept: str, told: bool) -> None:
+    source = f"""
+def train(steps):
+    skipped = []
+    for step in steps:
+        try:
+            one(step)
+        except ValueError as error:
+            skipped.append({kept})
+"""
+    looks = {step: {"bytes": step * MIB, "tensors": step} for step in (3, 6, 9, 12, 18, 24, 36, 48)}
+    job = memory_job(1).trains(48).holds("skipped", "t.py:5 train", looks).recording()
+    (finding,) = CHECK.look(replace(job, sources={"/job/t.py": source}))
+
+    assert ("with_traceback(None)" in finding.prescriptions[0].change) == told
