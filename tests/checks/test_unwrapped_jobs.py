@@ -9,7 +9,7 @@ import pytest
 from jobs import federated
 from jobs import unwrapped as jobs
 from jobs.by_design import bf16_hook, elastic_averaging, heads_of_their_own, power_sgd, preconditioned_by_one
-from jobs.replicas import experts_averaged, watched
+from jobs.replicas import experts_averaged, experts_with_replicas, watched
 from test_replicas_jobs import found
 
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING
@@ -54,6 +54,22 @@ def test_experts_whose_gradients_are_the_sum_over_the_ranks_beside_averages_are_
     assert (finding.code, finding.severity, finding.confidence, finding.ranks) == ("DD209", WARNING, LIKELY, (0, 1))
     assert finding.title.startswith("gradients of experts are 2 times too large beside all others: expert.")
     assert 'startswith("expert")' in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+def test_experts_that_are_averaged_over_their_replicas_alone_are_told_by_how_many_ranks_trade_rows() -> None:
+    recording, _ = watched(experts_with_replicas, ranks=4)
+    (finding,) = [one for one in found(recording) if one.severity != NOTE]
+
+    assert (finding.code, finding.confidence, finding.ranks) == ("DD209", LIKELY, (0, 1, 2, 3))
+    assert "2 times too large" in finding.title
+    assert finding.title.endswith("averaged over ranks 0,2 alone")
+
+
+@pytest.mark.parametrize("how", ["by_all", "one_batch"])
+def test_experts_that_are_divided_by_the_number_of_all_ranks_or_that_serve_one_loss_are_silent(how: str) -> None:
+    recording, _ = watched(experts_with_replicas, ranks=4, **{how: True})
+
+    assert [one.title for one in found(recording) if one.code == "DD209"] == []
 
 
 def test_heads_of_their_own_beside_experts_are_no_experts() -> None:

@@ -789,6 +789,36 @@ def experts_averaged(
     return train(model, rank, before_step=average, optimizer=optimizer)
 
 
+def experts_with_replicas(rank: int, world_size: int, *, by_all: bool = False, one_batch: bool = False) -> str:
+    """Ranks 0 and 1 deal the experts out between them, and so do 2 and 3. Their gradients are averaged over the replicas, and
+    divided by the number of all ranks only where that is asked for (`by_all`). `one_batch`: what trades rows has one loss."""
+    from torch.distributed.nn.functional import all_to_all_single
+
+    pair, replicas = [2 * (rank // 2), 2 * (rank // 2) + 1], [rank % 2, rank % 2 + 2]
+    trading = {ranks: dist.new_group(list(ranks)) for ranks in ((0, 1), (2, 3))}[tuple(pair)]
+    sharing = {ranks: dist.new_group(list(ranks)) for ranks in ((0, 2), (1, 3))}[tuple(replicas)]
+    torch.manual_seed(rank % 2)
+    body, expert, head = nn.Linear(20, 32), nn.Linear(32, 32), nn.Linear(32, 10)
+    model = nn.ModuleDict({"body": body, "expert": expert, "head": head})
+    for layer in (body, head):
+        for parameter in layer.parameters():
+            dist.broadcast(parameter.data, 0)
+    batches, optimizer = Batches(rank // 2 if one_batch else rank), torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(3 * STEPS):
+        inputs, targets = batches.next()
+        rows = body(inputs).relu()
+        sent = all_to_all_single(torch.empty_like(rows), rows, group=trading)
+        back = all_to_all_single(torch.empty_like(rows), expert(sent).relu(), group=trading)
+        optimizer.zero_grad()
+        cross_entropy(head(back), targets).backward()
+        for name, parameter in model.named_parameters():
+            mine = name.startswith("expert")
+            dist.all_reduce(parameter.grad, group=sharing if mine else None)
+            parameter.grad /= 2 if mine and not by_all else world_size
+        optimizer.step()
+    return digest_of_training(model)
+
+
 def one_critic_and_actors_apart(rank: int, world_size: int) -> str:
     """The ranks average the critic's gradients, flattened; every rank's actor is its own, on purpose."""
     critic, batches = Net(), Batches(rank)

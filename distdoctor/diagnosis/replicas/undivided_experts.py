@@ -34,12 +34,15 @@ _SCALE_FREE = (
 
 @dataclass(frozen=True)
 class UndividedExperts:
-    """`parameter`: of an expert, looked at in so many `steps`. `scale_free`: the source steps by gradients over their size."""
+    """`parameter`: of an expert, looked at in so many `steps`, is used as the sum over the losses of `times` ranks. `scale_free`:
+    the source steps by gradients over their size. `averaged_over`: of its replicas, where there are some."""
 
     peers: ReplicaGroup
     parameter: TensorInfo
     steps: int
     scale_free: bool
+    times: int
+    averaged_over: tuple[int, ...] = ()
 
 
 def undivided_experts(gradients: Gradients, peers: ReplicaGroup, sources: Mapping[str, str]) -> UndividedExperts | None:
@@ -58,13 +61,37 @@ def undivided_experts(gradients: Gradients, peers: ReplicaGroup, sources: Mappin
     found = next(
         (name for name, steps in kept.items() if len(steps) == len(ranks) and min(map(len, steps)) >= FEWEST), ""
     )
+    over: tuple[int, ...] = ()
+    if not found:
+        found, over = _averaged_over_replicas(gradients, peers)
     parameter = ranks[0].info(found, peers.optimizer) if found else None
     if parameter is None or not losses_differ(gradients, peers.ranks) or _is_scaled_elsewhere(sources):
         return None
     text = "".join(sources.values())
-    return UndividedExperts(
-        peers, parameter, len(averaged), any(word in text for word in _SCALE_FREE) and "SGD" not in text
-    )
+    scale_free = any(word in text for word in _SCALE_FREE) and "SGD" not in text
+    times = len(peers.ranks) // max(1, len(over))
+    return UndividedExperts(peers, parameter, len(averaged), scale_free, times, over)
+
+
+def _averaged_over_replicas(gradients: Gradients, peers: ReplicaGroup) -> tuple[str, tuple[int, ...]]:
+    """A parameter that is dealt out to some of the ranks and has replicas on others, among which alone it is averaged, with the
+    ranks of the first of these sets; "" where there is none. All of such sets hold the same names, and together all ranks."""
+    sets = [
+        one
+        for one in gradients.peers
+        if one.optimizer == peers.optimizer and one.names and set(one.ranks) < set(peers.ranks)
+    ]
+    alike = [one for one in sets if one.names == sets[0].names and len(one.ranks) == len(sets[0].ranks)]
+    if len(alike) < 2 or sorted(rank for one in alike for rank in one.ranks) != sorted(peers.ranks):
+        return "", ()
+    for one in alike:
+        factors = [factor for _, factor in used_factors(gradients, one)]
+        if len(factors) < FEWEST or not all(is_close(factor, 1.0) for factor in factors):
+            return "", ()
+    across = [one.ranks[0] for one in alike]  # ranks of one replica, among whom the rows are traded
+    if not losses_differ(gradients, across):
+        return "", ()
+    return sorted(alike[0].names)[0], alike[0].ranks
 
 
 def told_apart(sources: Mapping[str, str], reduced: SourceLine) -> SourceLine:

@@ -32,7 +32,9 @@ def used_factors(gradients: Gradients, peers: ReplicaGroup) -> Iterator[tuple[in
         own = gradients.ranks.get(rank)
         for row in own.log.rows("spots") if own is not None else ():
             tensor = own.tensors.get(int(row["tensor"])) if own is not None and row["step"] <= own.until else None
-            if tensor is not None and tensor.optimizer == peers.optimizer and same_ranks(tensor.grad_agree, peers.lane):
+            if tensor is None or (peers.names and tensor.name not in peers.names):
+                continue
+            if tensor.optimizer == peers.optimizer and same_ranks(tensor.grad_agree, peers.lane):
                 values = [[float(row[f"{kind}_{i}"]) for i in range(SPOTS)] for kind in ("own", "used")]
                 spots[int(row["step"])][tensor.name][rank] = (values[0], values[1])
     for step, tensors in sorted(spots.items()):

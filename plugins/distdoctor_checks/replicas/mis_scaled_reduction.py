@@ -14,10 +14,10 @@ How we know      A few elements of two gradients are sampled on each rank before
                  Possible: the source divides terms of the loss by a count that a collective has summed over the ranks. Or the
                  first steps use the mean, and all later ones the sum, while the loss is made in one way (likely: a
                  communication hook that changes its way). Or experts, to which the ranks send rows, use what backward has
-                 left (a sum over all ranks' losses), while the other gradients are averaged (likely; a note with an
-                 optimizer that divides by their size). Or replicas sum rows, all_reduce the sum and divide it by the number
-                 of rows of one rank, as the source shows (likely). Looked at are eight of the first steps, and three from each
-                 power of two on.
+                 left (a sum over all ranks' losses), or its mean over their replicas alone, while the other gradients are
+                 averaged (likely; a note with an optimizer that divides by their size). Or replicas sum rows, all_reduce the
+                 sum and divide it by the number of rows of one rank, as the source shows (likely). Looked at are eight of the
+                 first steps, and three from each power of two on.
 What to do       Divide by the number of ranks exactly once: op=ReduceOp.AVG (NCCL), or a division after SUM; no division after
                  DistributedDataParallel or fully_shard.
 When it is fine  A loss that is a sum, or that the script itself divides by the number of ranks: then a sum is right, and
@@ -480,13 +480,21 @@ def _divided_by_own(one: LocalDivisor, peers: ReplicaGroup) -> Finding:
 
 
 def _undivided(experts: UndividedExperts, gradients: Gradients, sources: Mapping[str, str]) -> Finding:
-    peers, ranks = experts.peers, len(experts.peers.ranks)
+    peers, ranks, times = experts.peers, len(experts.peers.ranks), experts.times
+    over = named(experts.averaged_over) if experts.averaged_over else ""
+    used = (
+        f"the optimizer used the mean over {over} and their like" if over else "the optimizer used what backward left"
+    )
     reduced = reduction_line(gradients, peers)
     line = told_apart(sources, reduced) or reduced
     update = next(u for own in gradients.updates(peers).values() for u in own if u.step)
     return Finding(
-        title=f"gradients of experts are {ranks} times too large beside all others: {experts.parameter.name} sums over the rows "
-        f"of {named(peers.ranks)}, and nothing divides it",
+        title=f"gradients of experts are {times} times too large beside all others: {experts.parameter.name} sums over the rows "
+        + (
+            f"of {times} ranks, and is averaged over {over} alone"
+            if over
+            else f"of {named(peers.ranks)}, and nothing divides it"
+        ),
         ranks=peers.ranks,
         place=line or update.site,
         places=(
@@ -494,9 +502,9 @@ def _undivided(experts: UndividedExperts, gradients: Gradients, sources: Mapping
             *((Place(reduced, peers.ranks, "averages the other gradients"),) if reduced else ()),
             Place(update.site, peers.ranks, "the optimizer steps"),
         ),
-        evidence={"parameter": experts.parameter.name, "ranks": ranks, "steps_compared": experts.steps},
+        evidence={"parameter": experts.parameter.name, "ranks": times, "steps_compared": experts.steps},
         why=f"each rank's loss is that of its own rows. The other gradients are the mean over {ranks} ranks; rows that come to "
-        f"an expert bring it those of all {ranks} losses, and in {experts.steps} steps the optimizer used what backward left"
+        f"an expert bring it those of {times} losses, and in {experts.steps} steps {used}"
         + (
             "; an optimizer that divides by the gradients' size hardly sees it, clipping does"
             if experts.scale_free
@@ -505,8 +513,8 @@ def _undivided(experts: UndividedExperts, gradients: Gradients, sources: Mapping
         prescriptions=(
             Prescription(
                 "divide-by-ranks-once",
-                change=f"divide the gradients of experts by {ranks} too (the number of ranks that trade rows)",
-                effect=f"gradients of experts change by the factor {1 / ranks:.4g}",
+                change=f"divide the gradients of experts by {times} too (the number of ranks that trade rows)",
+                effect=f"gradients of experts change by the factor {1 / times:.4g}",
             ),
         ),
         severity=NOTE if experts.scale_free else WARNING,
