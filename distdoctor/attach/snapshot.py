@@ -37,7 +37,7 @@ class Manner:
     patience_seconds: float = 10.0
     native: bool = False
     user_locals: bool = False
-    begins: Callable[[], object] = bool
+    begins: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def test_experts_that_are_averaged_over_their_replicas_alone_are_told_by_how_man
     assert finding.title.endswith("averaged over ranks 0,2 alone")
 
 
-@pytest.mark.parametrize("how", ["by_all", "one_batch"])
+@pytest.mark.parametrize("how", ["by_all", "one_batch", "within"])
 def test_experts_that_are_divided_by_the_number_of_all_ranks_or_that_serve_one_loss_are_silent(how: str) -> None:
     recording, _ = watched(experts_with_replicas, ranks=4, **{how: True})
 

@@ -789,14 +789,18 @@ def experts_averaged(
     return train(model, rank, before_step=average, optimizer=optimizer)
 
 
-def experts_with_replicas(rank: int, world_size: int, *, by_all: bool = False, one_batch: bool = False) -> str:
+def experts_with_replicas(
+    rank: int, world_size: int, *, by_all: bool = False, one_batch: bool = False, within: bool = False
+) -> str:
     """Ranks 0 and 1 deal the experts out between them, and so do 2 and 3. Their gradients are averaged over the replicas, and
-    divided by the number of all ranks only where that is asked for (`by_all`). `one_batch`: what trades rows has one loss."""
+    divided by the number of all ranks only where that is asked for (`by_all`). `one_batch`: what trades rows has one loss.
+    `within`: rows stay among the replicas, which serve a task of their own."""
     from torch.distributed.nn.functional import all_to_all_single
 
     pair, replicas = [2 * (rank // 2), 2 * (rank // 2) + 1], [rank % 2, rank % 2 + 2]
-    trading = {ranks: dist.new_group(list(ranks)) for ranks in ((0, 1), (2, 3))}[tuple(pair)]
-    sharing = {ranks: dist.new_group(list(ranks)) for ranks in ((0, 2), (1, 3))}[tuple(replicas)]
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in ((0, 1), (2, 3), (0, 2), (1, 3))}
+    sharing = groups[tuple(replicas)]
+    trading = sharing if within else groups[tuple(pair)]
     torch.manual_seed(rank % 2)
     body, expert, head = nn.Linear(20, 32), nn.Linear(32, 32), nn.Linear(32, 10)
     model = nn.ModuleDict({"body": body, "expert": expert, "head": head})

@@ -58,9 +58,8 @@ def _of_rank(own: RankGradients) -> Iterator[IdleSteps]:
         if not idle:
             continue
         until = idle[-1].step
-        if (
-            len(by_optimizer) == 1 and idle[-1].flags & UpdateFlag.NO_RATE
-        ):  # other rates would have been written down since
+        # A rate that is no longer zero would have been written down since; of several optimizers nobody counts these steps.
+        if len(by_optimizer) == 1 and idle[-1].flags & UpdateFlag.NO_RATE:
             until = max(until, int(own.log.steps["step"].max(initial=0)))
         steps = until - idle[0].step + 1
         if steps < LEAST_STEPS or steps < LEAST_SHARE * until:

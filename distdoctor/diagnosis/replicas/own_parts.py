@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from distdoctor.diagnosis.facts.collectives import members_of
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo
 from distdoctor.recording.trace.layout import CallFlag, Op
 
@@ -21,6 +22,13 @@ def rows_traded(own: RankGradients) -> int:
     """How often a rank sent rows to the others while it trained, as to the owners of experts."""
     calls = own.log.calls
     return int((np.isin(calls["op"], _TRADES) & (calls["step"] > 0)).sum())
+
+
+def trading_ranks(own: RankGradients) -> set[frozenset[int]]:
+    """The members of the groups in which it did so, as far as they are known."""
+    calls = own.log.calls
+    groups = set(calls["group"][np.isin(calls["op"], _TRADES) & (calls["step"] > 0)].tolist())
+    return {members_of(own.log.text(int(row["members"]))).known for row in own.log.groups if int(row["key"]) in groups}
 
 
 def never_sent(ranks: Iterable[RankGradients], tensors: Mapping[str, TensorInfo]) -> frozenset[str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
-from distdoctor.diagnosis.replicas.own_parts import rows_traded
+from distdoctor.diagnosis.replicas.own_parts import rows_traded, trading_ranks
 from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, TensorInfo
 from distdoctor.diagnosis.replicas.used_factor import is_close, losses_differ, used_factors
 from distdoctor.diagnosis.source.source_file import source_file
@@ -62,20 +62,24 @@ def undivided_experts(gradients: Gradients, peers: ReplicaGroup, sources: Mappin
         (name for name, steps in kept.items() if len(steps) == len(ranks) and min(map(len, steps)) >= FEWEST), ""
     )
     over: tuple[int, ...] = ()
+    looks = len(averaged)
     if not found:
-        found, over = _averaged_over_replicas(gradients, peers)
+        found, over, looks = _averaged_over_replicas(gradients, peers)
     parameter = ranks[0].info(found, peers.optimizer) if found else None
     if parameter is None or not losses_differ(gradients, peers.ranks) or _is_scaled_elsewhere(sources):
         return None
     text = "".join(sources.values())
     scale_free = any(word in text for word in _SCALE_FREE) and "SGD" not in text
     times = len(peers.ranks) // max(1, len(over))
-    return UndividedExperts(peers, parameter, len(averaged), scale_free, times, over)
+    return UndividedExperts(peers, parameter, looks, scale_free, times, over)
 
 
-def _averaged_over_replicas(gradients: Gradients, peers: ReplicaGroup) -> tuple[str, tuple[int, ...]]:
-    """A parameter that is dealt out to some of the ranks and has replicas on others, among which alone it is averaged, with the
-    ranks of the first of these sets; "" where there is none. All of such sets hold the same names, and together all ranks."""
+def _averaged_over_replicas(gradients: Gradients, peers: ReplicaGroup) -> tuple[str, tuple[int, ...], int]:
+    """(a sampled parameter, the ranks of one set of its replicas, steps in which it was their mean that was used); "" for none.
+
+    The sets of replicas hold the same names and together all ranks, and rows are traded among ranks of which each set has one:
+    so each of them has another part of what the rows go through. Heads for tasks of several ranks are no such parts.
+    """
     sets = [
         one
         for one in gradients.peers
@@ -83,15 +87,18 @@ def _averaged_over_replicas(gradients: Gradients, peers: ReplicaGroup) -> tuple[
     ]
     alike = [one for one in sets if one.names == sets[0].names and len(one.ranks) == len(sets[0].ranks)]
     if len(alike) < 2 or sorted(rank for one in alike for rank in one.ranks) != sorted(peers.ranks):
-        return "", ()
-    for one in alike:
-        factors = [factor for _, factor in used_factors(gradients, one)]
-        if len(factors) < FEWEST or not all(is_close(factor, 1.0) for factor in factors):
-            return "", ()
-    across = [one.ranks[0] for one in alike]  # ranks of one replica, among whom the rows are traded
-    if not losses_differ(gradients, across):
-        return "", ()
-    return sorted(alike[0].names)[0], alike[0].ranks
+        return "", (), 0
+    factors = [[factor for _, factor in used_factors(gradients, one)] for one in alike]
+    steps = min(map(len, factors))
+    if steps < FEWEST or not all(is_close(factor, 1.0) for own in factors for factor in own):
+        return "", (), 0
+    for members in (one for rank in peers.ranks for one in trading_ranks(gradients.ranks[rank])):
+        if any(len(members & set(one.ranks)) != 1 for one in alike) or not losses_differ(gradients, members):
+            return "", (), 0
+    own = gradients.ranks[alike[0].ranks[0]]
+    sampled = (own.tensors.get(int(row["tensor"])) for row in own.log.rows("spots"))
+    name = next((one.name for one in sampled if one is not None and one.name in alike[0].names), "")
+    return name, alike[0].ranks, steps
 
 
 def told_apart(sources: Mapping[str, str], reduced: SourceLine) -> SourceLine:

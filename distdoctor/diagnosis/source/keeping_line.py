@@ -94,17 +94,17 @@ def keeping_line(sources: Mapping[str, str], site: SourceLine, label: str) -> Ke
 
 
 def _error_in(file: SourceFile, statement: ast.stmt, value: ast.expr) -> str:
-    names = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
-    called = {
-        one.id
-        for call in ast.walk(value)
-        if isinstance(call, ast.Call)
-        for one in ast.walk(call)
-        if isinstance(one, ast.Name)
-    }
+    """The name by which a handler around the statement knows its exception, where that itself is kept: no call makes another
+    thing of it, as `str(error)` does."""
+    calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
+    kept, called = _names_in([value]), _names_in(calls)
     handlers = file.nodes(ast.ExceptHandler)
     around = (one for one in handlers if one.lineno <= statement.lineno <= (one.end_lineno or one.lineno))
-    return next((one.name for one in around if one.name in names - called), "") or ""
+    return next((one.name for one in around if one.name in kept - called), "") or ""
+
+
+def _names_in(nodes: Sequence[ast.AST]) -> set[str]:
+    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def _functions(file: SourceFile, site: SourceLine) -> Sequence[ast.AST]:

@@ -188,12 +188,13 @@ def _growing(memory: Memory, orders: SampleOrders) -> Iterator[Finding]:
         # Within the first pass a cache that has room for everything grows as well.
         least, share = (GROWN, GROWN_SHARE) if len(passes) >= 2 else (GROWN_AT_FIRST, GROWN_AT_FIRST_SHARE)
         if passes and grown >= max(least, share * rank.most("workers_rss")):
-            found[rank.rank] = (passes[-1], each, grown, steps)
+            found[rank.rank] = (passes, each, grown, steps)
     if not found:
         return
     ranks = tuple(sorted(found))
-    one, each, grown, steps = max(found.values(), key=lambda own: own[1])
-    line, turns = one.made_line or one.loop_line, len(orders.by_rank[ranks[0]])
+    passes, each, grown, steps = max(found.values(), key=lambda own: own[1])
+    one, turns = passes[-1], len(passes)
+    line = one.made_line or one.loop_line
     grow = "worker of the loader grows" if one.workers == 1 else f"{one.workers} workers of the loader grow"
     yield Finding(
         title=f"the {grow} by {mib(each)} every step",

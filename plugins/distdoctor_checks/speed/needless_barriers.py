@@ -1,6 +1,5 @@
 """
-DD511 needless-barriers: every step calls barrier although its other collectives synchronize the ranks anyway, or sends buffers
-that never change.
+DD511 needless-barriers: every step calls a barrier that its other collectives make needless, or sends buffers that never change.
 
 What it means    The same line calls barrier in each step. In the same step the same ranks average gradients or reduce a metric,
                  so no rank can get a step ahead of another even without the barrier. Or DistributedDataParallel sends rank 0's

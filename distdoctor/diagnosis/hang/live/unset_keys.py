@@ -60,10 +60,9 @@ def key_of_other_name(recording: Recording, rank: int, site: SourceLine) -> Othe
     asked = {key for wait in waits for key in wait.keys}
     known = {number: [one for one in _keys_set(recording, number) if one[0] not in asked] for number in recording.ranks}
     log = recording.ranks.get(rank)
-    open_waits = [wait for wait in log.noted(KeyAwaited) if not wait.over] if log is not None else []
-    for key in (
-        key for wait in open_waits if (wait.site.path, wait.site.line) == (site.path, site.line) for key in wait.keys
-    ):
+    own = [wait for wait in log.noted(KeyAwaited) if not wait.over] if log is not None else []
+    there = (wait for wait in own if (wait.site.path, wait.site.line) == (site.path, site.line))
+    for key in (key for wait in there for key in wait.keys):
         alike = {
             number: found[-1]
             for number, keys in sorted(known.items())
@@ -76,13 +75,12 @@ def key_of_other_name(recording: Recording, rank: int, site: SourceLine) -> Othe
 
 
 def _is_other_name(one: str, other: str) -> bool:
-    parts = list(zip(_PART.split(one), _PART.split(other), strict=False))
-    differ = [pair for pair in parts if pair[0] != pair[1]]
-    return (
-        len(_PART.split(one)) == len(_PART.split(other)) > 1
-        and len(differ) == 1
-        and all(len(part) >= WORKED_OUT and any(map(str.isdigit, part)) for part in differ[0])
-    )
+    """Whether they have as many words, more than one, and differ in one that looks worked out in both."""
+    mine, theirs = _PART.split(one), _PART.split(other)
+    if len(mine) != len(theirs) or len(mine) < 2:
+        return False
+    differ = [pair for pair in zip(mine, theirs, strict=True) if pair[0] != pair[1]]
+    return len(differ) == 1 and all(len(part) >= WORKED_OUT and any(map(str.isdigit, part)) for part in differ[0])
 
 
 def _keys_set(recording: Recording, rank: int) -> Iterator[tuple[str, SourceLine]]:
