@@ -295,7 +295,7 @@ def _of_text(words: str) -> RasReport:
         if in_dead and (process := _LONE_PROCESS.match(line)):
             dead.append(f"process {process[1]} on node {process[2]}")
         if row := _TABLE.match(line):
-            size = max(size, *(whole(word) for word in row[2].split("-")))
+            size = min(max(size, *(whole(word) for word in row[2].split("-"))), MOST_RANKS)
     named: dict[str, list[tuple[re.Match[str], list[str]]]] = {}
     for match, lines in blocks:
         named.setdefault(f"#{match[1]}-{match[2]} ({match[3]})", []).append((match, lines))
@@ -318,10 +318,10 @@ def _of_blocks(
         for operation, part in _by_operation(lines):
             total = _launched(operation, part, counts)
             sizes.append(total)
-    known = max(sizes) or size
+    known = min(max(sizes), MOST_RANKS) or size
     for operation in {name for found in counts.values() for name in found}:
         usual = counts.get(-1, {}).get(operation, 0)
-        for rank in range(min(known, MOST_RANKS)):
+        for rank in range(known):
             counts.setdefault(rank, {}).setdefault(operation, usual)
     counts.pop(-1, None)
     answered = {rank: found for rank, found in counts.items() if rank not in absent}

@@ -10,7 +10,7 @@ import torch
 from jobs import memory as jobs
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import CERTAIN, LIKELY, POSSIBLE, Confidence, Finding
+from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, Confidence, Finding
 from distdoctor.plugins import load
 from distdoctor.recording.recording import Recording
 
@@ -103,6 +103,16 @@ def test_an_evaluation_with_gradients_is_named_with_what_a_batch_keeps() -> None
     assert (finding.code, finding.ranks, finding.confidence) == ("DD411", (0, 1), CERTAIN)
     assert finding.place.line == jobs.line("# validation")
     assert finding.evidence["bytes_per_batch"] == 256 * (512 + 32) * 4
+
+
+def test_outputs_that_an_evaluation_keeps_until_its_end_are_named_unless_they_are_small() -> None:
+    finding = only(jobs.watched(jobs.kept_each_batch_of_an_evaluation, ranks=1)[0])
+
+    assert (finding.code, finding.confidence, finding.severity) == ("DD401", LIKELY, NOTE)
+    assert finding.evidence["variable"] == "outputs"
+    assert finding.place.line == jobs.line("# of each batch")
+    assert finding.evidence["evaluations"] == 2
+    assert found(jobs.watched(jobs.kept_each_batch_of_an_evaluation, ranks=1, only_the_best=True)[0]) == []
 
 
 def test_what_an_earlier_evaluation_left_is_not_taken_for_the_graph_of_the_next_one() -> None:

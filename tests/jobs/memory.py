@@ -245,6 +245,36 @@ def validate(model: nn.Module, data: Any, *, without: bool, mixed: bool) -> floa
     return correct
 
 
+def kept_each_batch_of_an_evaluation(rank: int, world_size: int, *, only_the_best: bool = False) -> None:
+    """All outputs of a validation, of which the metric needs one number a row; `only_the_best`: it keeps that."""
+    torch.manual_seed(0)
+    model = nn.Linear(16, 4096)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = DataLoader(TensorDataset(torch.randn(40 * 256, 16), torch.randint(4096, (40 * 256,))), batch_size=256)
+    for _ in range(2):
+        model.train()
+        for _, (inputs, targets) in zip(range(6), data, strict=False):
+            optimizer.zero_grad()
+            cross_entropy(model(inputs[:64]), targets[:64]).backward()
+            optimizer.step()
+        validated(model, data, only_the_best)
+    model.train()
+    for _ in range(2):
+        optimizer.step()  # after an evaluation
+
+
+@torch.no_grad()
+def validated(model: nn.Module, data: Any, only_the_best: bool) -> float:
+    model.eval()
+    outputs, wanted = [], []
+    for inputs, targets in data:
+        output = model(inputs)
+        outputs.append(output.argmax(-1) if only_the_best else output)  # of each batch
+        wanted.append(targets)
+    found = torch.cat(outputs)
+    return float(((found if only_the_best else found.argmax(-1)) == torch.cat(wanted)).float().mean())
+
+
 def kept_the_best_evaluation(rank: int, world_size: int) -> None:
     """What an evaluation returns carries its graph, and is compared with that of the next one."""
     model, _, generator = made(rank)

@@ -162,6 +162,17 @@ def test_the_memory_for_a_large_communicator_grows_with_its_ranks_not_their_squa
     assert peak < 32 << 20  # a list of all members for each rank took 128 MiB
 
 
+def test_a_size_that_no_job_has_does_not_fill_the_reader() -> None:
+    row = "    0         1         1         8         8         8   RUNNING  MISMATCH"
+    assert row in TABLE
+
+    diagnosis = diagnosed(
+        TABLE.replace(row, row.replace("        8         8   R", "  99999999990         8   R")) + BEHIND
+    )
+
+    assert not diagnosis.healthy
+
+
 def test_the_text_form_gives_the_same_verdicts() -> None:
     assert verdicts(TABLE + BEHIND) == [("DD116", (3,))]
     assert verdicts(TABLE + DEAD) == [("DD110", (5,))]

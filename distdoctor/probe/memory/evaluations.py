@@ -22,6 +22,7 @@ from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import skipped
 from distdoctor.probe.memory import graphs
 from distdoctor.probe.memory.context import MemoryContext
+from distdoctor.probe.memory.evaluation_growth import EvaluationGrowth
 from distdoctor.probe.memory.holders import HolderScan
 from distdoctor.recording.trace.events import Evaluated
 
@@ -53,6 +54,7 @@ class Evaluations:
         self._label = ""
         self._running_told = False
         self._waiting: Waiting | None = None
+        self._growth = EvaluationGrowth(context)
 
     def install(self) -> None:
         wrappers.lay(nn.Module, "train", self._around_train)
@@ -76,8 +78,12 @@ class Evaluations:
     def _changed(self, module: nn.Module, mode: bool) -> None:
         """The outermost `train` or `eval` of a module tree."""
         if mode:
+            self._growth.end()
             self._end()
-        elif not self._open and module.training and self._told < MOST_TOLD:
+            return
+        if module.training:
+            self._growth.begin()
+        if not self._open and module.training and self._told < MOST_TOLD:
             self._open, self._running_told = True, False
             self._first, self._backwards = graphs.now(), self.context.gradients_asked
             self._batches = self._bytes = 0
@@ -86,6 +92,7 @@ class Evaluations:
 
     def next_batch(self) -> None:
         """A DataLoader is asked for a batch."""
+        self._growth.next_batch()
         if not self._open or not torch.is_grad_enabled():
             return
         if self.context.gradients_asked != self._backwards:

@@ -60,8 +60,9 @@ class Unit(NamedTuple):
 class HolderScan:
     """One look at everything that is held. `known` are storages that belong to the model and its optimizers.
 
-    Of graphs, operations with a number below `since` do not count, and those below `before` count as old. `failure` is an error
-    of ours that left a holder out.
+    Of graphs, operations with a number below `since` do not count, and those below `before` count as old. With `libraries` the
+    functions of libraries have variables too, and what these keep in attributes. `failure` is an error of ours that left a holder
+    out.
     """
 
     known: Storages
@@ -69,6 +70,7 @@ class HolderScan:
     since: int = 0
     seconds: float = 0.02
     only_frames: bool = False
+    libraries: bool = False
     models: Sequence[nn.Module] = ()  # whoever holds them: a trainer's model is no variable of the user's
     failure: Exception | None = None
     _seen: set[int] = field(default_factory=set)
@@ -122,7 +124,7 @@ class HolderScan:
         for _ in range(_FRAMES):
             if frame is None:
                 return
-            if sites.is_users(frame) and frame.f_code.co_name != "<module>":
+            if (self.libraries or sites.is_users(frame)) and frame.f_code.co_name != "<module>":
                 site = sites.site_of(frame)
                 yield from ((label, value, site) for label, value in locals_of(frame))
             elif frame.f_code.co_name == "<module>" and sites.is_users(frame):
@@ -168,8 +170,8 @@ class HolderScan:
                         continue
         elif issubclass(kind, nn.Module):
             yield from self._of_module(label, value, site, depth)
-        elif path := users_class(value):
-            there = site if site.startswith(f"{path}\0") else site_text(path, 0, kind.__name__)
+        elif (path := users_class(value)) or (self.libraries and not depth):
+            there = site if not path or site.startswith(f"{path}\0") else site_text(path, 0, kind.__name__)
             for name, inner in list(attributes_of(value).items()):
                 yield from self._leaves(f"{label}.{name}", inner, there, depth + 1)
 

@@ -520,6 +520,18 @@ class FullPrecision(TraceEvent):
     nbytes: int = 0
 
 
+@kind(44)
+class EvaluationGrew(TraceEvent):
+    """An evaluation keeps what it computes: bytes that grow with each of its batches."""
+
+    label: str = ""  # the variable that grew most, "" when none was seen
+    library: str = ""  # the file of the library whose variable it is, "" for the user's
+    held: int = 0  # bytes by which it grew
+    grown: int = 0  # bytes since its fourth batch; little: one at this line that did not grow
+    nbytes: int = 0  # of the process and on its device then
+    batches: int = 0
+
+
 # -- speed -------------------------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,9 @@ How we know      The user's variables, and objects whose method is registered as
                  to keep growing; so are hooks of which there are more at each of four samples, and process groups of the same
                  ranks that are made at one line in eight steps or more and never destroyed. If no sampled variable
                  grows but the process (or the device) does, only that is reported, as a possibility. A queue.Queue without a
-                 maxsize that held 16 items and 64 MiB: a note, possible.
+                 maxsize that held 16 items and 64 MiB: a note, possible. Memory that grew by 64 MiB with the batches of an
+                 evaluation, beyond a fifth more than the training had, and was given back: a note, likely where a variable
+                 accounts for it.
 What to do       Keep numbers (`loss.item()`) or detached tensors; bound caches; detach the state between batches.
 When it is fine  Growth that levels off (warm-up, the allocator's cache, optimizer state of the first step), a deque with
                  maxlen, buffers that have reached their bound, graphs rebuilt in each step, however long, or kept for a backward
@@ -32,6 +34,7 @@ import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
+from distdoctor.diagnosis.memory.kept_by_evaluations import KeptByEvaluation, kept_by_evaluation
 from distdoctor.diagnosis.memory.memory import MIB, HeldBytes, Holder, Memory, RankMemory, grows_steadily, mib, slope
 from distdoctor.diagnosis.memory.piled_groups import PiledGroups, piled_groups
 from distdoctor.diagnosis.replicas.wording import line_with
@@ -55,6 +58,11 @@ UNSEEN_SHARE = 0.1  # of what it had
 MOST = 3  # findings about variables
 QUEUED = 16  # items in a queue: more than anybody reads ahead on purpose
 REGISTER_ONCE = "register the hook once, before the loop, or call remove() of each handle after the step"
+KEEP_LESS = "keep what the metric needs of each batch (argmax, counts, sums), and not the outputs"
+KEEP_LESS_IN_TRAINER = (
+    "pass Trainer(preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)), or batch_eval_metrics=True: it keeps, "
+    "and gathers on every rank, what that returns"
+)
 # Names that people give to what has a bound, which may be far off.
 _BOUNDED_NAME = re.compile(r"replay|buffer|memory|queue|pool|bank|reservoir|window", re.IGNORECASE)
 
@@ -112,6 +120,7 @@ def examine(memory: Memory) -> Iterator[Finding]:
     for growths in ordered[:MOST]:
         yield _finding(growths)
     yield from _queues_ahead(memory, {growth.holder.label for growths in ordered for growth in growths})
+    yield from _by_evaluations(memory)
     groups = piled_groups(memory.recording.ranks)
     yield from map(_groups_made_again, groups)
     unseen = (
@@ -156,6 +165,52 @@ def _queues_ahead(memory: Memory, told: Container[str]) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def _by_evaluations(memory: Memory) -> Iterator[Finding]:
+    """Evaluations that hold every batch's outputs until their end; with a graph behind them that is DD411."""
+    by_site: dict[SourceLine, list[KeptByEvaluation]] = defaultdict(list)
+    for rank in memory.each():
+        one = None if any(each.bytes for each in rank.evaluations) else kept_by_evaluation(rank)
+        if one is not None and (one.seen or one.times > 1):
+            by_site[one.site].append(one)
+    for alike in by_site.values():
+        one = max(alike, key=lambda each: (each.seen, each.grown))
+        ranks = tuple(each.rank for each in alike)
+        users = one.seen and not one.library
+        keeping = keeping_line(memory.recording.sources, one.site, one.variable) if users else None
+        place = keeping.site if keeping is not None else one.site
+        what = f"`{one.variable}`" + (f" of {one.library}" if one.library else "") if one.seen else "an evaluation"
+        yield Finding(
+            title=f"{what} keeps every batch of an evaluation: {mib(one.grown)} after {one.batches} batches",
+            ranks=ranks,
+            place=place,
+            places=(
+                *((Place(place, ranks, keeping.how),) if keeping is not None else ()),
+                Place(one.site, ranks, "evaluates"),
+            ),
+            evidence={
+                "variable": one.variable if one.seen else "",
+                "bytes": one.grown,
+                "bytes_in_variable": one.held,
+                "batches": one.batches,
+                "bytes_at_end": one.total,
+                "bytes_in_training": one.training,
+                "evaluations": one.times,
+            },
+            why=f"the process had {mib(one.total)} there and at most {mib(one.training)} in the training before; it grew in each "
+            f"third of the batches, in {one.times} evaluation{'s' * (one.times > 1)}",
+            prescriptions=(
+                Prescription(
+                    "bound-what-is-kept",
+                    change=KEEP_LESS if users or not one.library.startswith("transformers/") else KEEP_LESS_IN_TRAINER,
+                    effect=f"up to {mib(one.grown)} less at the evaluation's end",
+                ),
+            ),
+            confidence=LIKELY if one.seen else POSSIBLE,
+            severity=NOTE,
+            at_ns=one.at_ns,
+        )
 
 
 def _growths(memory: Memory, rank: RankMemory) -> list[Growth]:

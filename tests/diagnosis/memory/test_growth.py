@@ -16,6 +16,7 @@ from distdoctor.diagnosis.memory.oom_message import DEVICE, HOST, request_of
 from distdoctor.diagnosis.source.edits import applied
 from distdoctor.diagnosis.source.keeping_line import ADDS, CARRIES, PUTS, keeping_line, keeps_hooks
 from distdoctor.recording.recording import SourceLine
+from distdoctor.recording.trace.events import EvaluationGrew
 from distdoctor.recording.trace.layout import HOOKS, HolderFlag
 from distdoctor.testing.memory import MIB, memory_job
 from distdoctor_checks.memory import bucket_copy
@@ -329,3 +330,27 @@ def train(steps):
     (finding,) = CHECK.look(replace(job, sources={"/job/t.py": source}))
 
     assert ("with_traceback(None)" in finding.prescriptions[0].change) == told
+
+
+GREW = EvaluationGrew("outputs", "", 90 * MIB, 100 * MIB, 520 * MIB, 32)
+
+
+@pytest.mark.parametrize(
+    ("events", "after", "sure"),
+    [
+        ([GREW], 410, "likely"),
+        ([replace(GREW, held=10 * MIB)], 410, ""),  # one evaluation, and nobody knows by what
+        ([replace(GREW, held=10 * MIB)] * 2, 410, "possible"),
+        ([replace(GREW, batches=16, held=0), replace(GREW, held=0)], 410, ""),  # written down anew while it went on
+        ([GREW], 520, ""),  # a cache of the data, which stays
+        ([GREW, EvaluationGrew("", "", 0, 0, 420 * MIB, 32)], 410, ""),  # the next one does not grow
+        ([replace(GREW, grown=40 * MIB, nbytes=460 * MIB)], 410, ""),  # little, beside the training
+    ],
+)
+def test_what_an_evaluation_keeps_until_its_end(events: list[EvaluationGrew], after: int, sure: str) -> None:
+    job = memory_job(1).trains(12, rss=410 * MIB)
+    for event in events:
+        job.note(event, site="train.py:52 validate")
+    found = CHECK.look(job.trains(12, rss=after * MIB).recording())
+
+    assert [one.confidence for one in found] == [sure] * bool(sure)
