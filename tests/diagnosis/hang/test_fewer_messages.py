@@ -73,3 +73,26 @@ def test_a_ring_of_receives_in_the_first_round_is_still_one() -> None:
 
 def test_rounds_that_come_out_even_are_silent_whatever_their_number() -> None:
     assert told(rounds((4, 4), (4, 4), (3, 3), (4, 4))) == []
+
+
+def pipeline_of_three(micros: tuple[int, ...]) -> Script:
+    """One forward, one backward; the inner stage has a steady phase as soon as there are two micro-batches."""
+    script = recording(ranks=3)
+    for many in micros:
+        for _ in range(many):
+            script.send(0, 1, [8], site="pipe.py:11 step")
+        if many == 1:
+            script.recv(1, 0, [8], site="pipe.py:13 step").send(1, 2, [8], site="pipe.py:11 step")
+            script.recv(2, 1, [8], site="pipe.py:13 step").send(2, 1, [8], site="pipe.py:18 step")
+            script.recv(1, 2, [8], site="pipe.py:16 step").send(1, 0, [8], site="pipe.py:18 step")
+            script.recv(0, 1, [8], site="pipe.py:16 step").step()
+    script.recv(1, 0, [8], site="pipe.py:13 step").send(1, 2, [8], site="pipe.py:11 step")
+    script.recv(2, 1, [8], site="pipe.py:13 step").recv(1, 0, [8], site="pipe.py:13 step")
+    script.send(1, 2, [8], site="pipe.py:11 step").send(2, 1, [8], site="pipe.py:18 step")
+    return script.recv(0, 1, [8], site="pipe.py:16 step")
+
+
+def test_a_schedule_that_both_ends_of_a_message_change_is_no_straying() -> None:
+    (finding,) = told(pipeline_of_three((1, 1, 1, 1, 2)))
+
+    assert (finding.code, finding.ranks) == ("DD114", (1, 2))

@@ -90,6 +90,8 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     if len(off) != 1:
         return None
     wait, before, needed, odd, expected = off[0]
+    if _is_met_by_another(known, odd):
+        return None
     past = ExecutedStatements.of(known.timeline(before.call.rank), before.call.seq)
     gap = past.distance(expected, symbol(odd)) if symbol(before.call) == expected else None
     strayed = replace(
@@ -112,6 +114,19 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     strayed = replace(strayed, uneven=find_uneven_pass(known.uneven, strayed.ranks, strayed.at_ns))
     guard = find_guard(known.sources, odd, before.call, needed, before.ranks)
     return strayed if guard is None else put_under(strayed, *guard)
+
+
+def _is_met_by_another(known: HangFacts, odd: Call) -> bool:
+    """Whether a message that is new to the routine of its one end is new to the other's as well: a schedule that both have
+    changed, as where there are more micro-batches."""
+    if not is_pairwise(odd) or odd.root not in known.facts.timelines:
+        return False
+    ends, way = (
+        (known.pairs.receives, (odd.rank, odd.root)) if odd.op is Op.SEND else (known.pairs.sends, (odd.root, odd.rank))
+    )
+    other = next((call for call in ends.get((odd.group, *way), []) if call.number == odd.number), None)
+    theirs = deviation(known.timeline(odd.root)) if other is not None else None
+    return other is not None and theirs is not None and theirs[0].seq <= other.seq
 
 
 def _last_message(known: HangFacts, expected: Symbol, receive: Call) -> Call | None:
