@@ -33,6 +33,8 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (copies.by_names, {"each": 4}, "DD222", (0, 1), "# of a head that does not play"),
     (copies.in_a_dictionary, {"each": (3, 4)}, "DD222", (0, 1), "# bootstraps from it"),
     (copies.in_a_dictionary, {"early": True}, "DD222", (1,), "# bootstraps from it"),
+    (copies.averaged_by_name, {"of_the_wrapper": True}, "DD222", (0, 1), "# names that it has"),
+    (copies.averaged_by_name, {"early": True}, "DD222", (1,), "# the averages"),
     (copies.taken_early, {}, "DD222", (1,), "# before"),
     (copies.pushed, {}, "DD222", (0, 1), "# what it has"),
     (copies.taught_by_another, {}, "DD222", (0, 1), "# another aim"),
@@ -67,6 +69,8 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (copies.in_a_dictionary, {"noise": (0.01, 0.01)}),
     (copies.in_a_dictionary, {"noise": (0, 0.01)}),
     (copies.in_a_dictionary, {"noise": (0, 0.01), "anew": 4}),
+    (copies.averaged_by_name, {}),
+    (copies.averaged_by_name, {"each": (2, 2), "beside": True}),
     (copies.taught, {}),
     (copies.taught, {"refreshes": (0,), "learns": False}),  # rank 0 keeps the average that is saved
     (copies.evaluated, {}),

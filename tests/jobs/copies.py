@@ -183,6 +183,72 @@ def in_a_dictionary(rank: int, world_size: int, *, each: tuple[int, int] = (3, 3
     return digest_of_training(model)
 
 
+class Averages:
+    """What hand-written moving averages look like: no module, tensors by name."""
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self.shadow: dict[str, Tensor] = {}
+
+    def register(self, module: nn.Module) -> None:
+        self.shadow = {name: parameter.data.clone() for name, parameter in module.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, module: nn.Module) -> None:
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and name in self.shadow:  # names that it has
+                self.shadow[name].mul_(self.decay).add_(parameter.data, alpha=1 - self.decay)
+
+
+class Noted:
+    """What else has the parameters' names and shapes: the weights that were best here, sums of squares, weights with a noise."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.best = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self.squares = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+        self.tried = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def look(self, model: nn.Module, rank: int, step: int) -> None:
+        for (name, parameter), tried in zip(model.named_parameters(), self.tried, strict=True):
+            self.squares[name] += parameter.grad.square() if parameter.grad is not None else 0
+            tried.copy_(parameter.detach() + 0.01 * torch.randn(parameter.shape))
+            if step % (3 + rank) == 0:
+                self.best[name] = parameter.detach().clone()
+
+
+def averaged_by_name(
+    rank: int,
+    world_size: int,
+    *,
+    of_the_wrapper: bool = False,
+    early: bool = False,
+    each: tuple[int, int] = (1, 1),
+    beside: bool = False,
+) -> str:
+    """`early`: it is begun before DistributedDataParallel makes the replicas equal."""
+    torch.manual_seed(rank if early else 0)
+    net = Net()
+    averages = Averages(0.9)  # the averages
+    if early:
+        averages.register(net)
+    model = DistributedDataParallel(net)
+    if not early:
+        averages.register(net)
+    noted = Noted(net) if beside else None
+    optimizer, batches = adam(model), Batches(rank)
+    torch.manual_seed(rank)
+    for step in range(3 * STEPS):
+        inputs, targets = batches.next()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        if step % each[rank] == 0:  # now and then
+            averages.update(model if of_the_wrapper else net)
+        if noted is not None:
+            noted.look(net, rank, step)
+    return digest_of_training(model)
+
+
 def pushed(rank: int, world_size: int, *, renewed: bool = False, each: int = 1) -> str:
     """An actor that gets the learner's weights anew all the time: from a snapshot, which is renewed or is not."""
     model, actor = DistributedDataParallel(Net()), Net()

@@ -245,10 +245,12 @@ def filtered_by_name(sources: Mapping[str, str], write: Write) -> Line | None:
     program = program_of(sources)
     nodes = dict.fromkeys((write.inner, write.node))
     tests = [
-        test.value
+        part
         for node in nodes
         for test in tests_around(program, node)
         if not test.is_loop and test.value is not node
+        for part in _all_of(test.value)
+        if not _asks_whether_trained(part)
     ]
     loops = (n for p, _ in program.above(write.inner) if isinstance(p, ast.For) for n in ast.walk(p.target))
     turns = {one.id for one in loops if isinstance(one, ast.Name)}
@@ -256,6 +258,16 @@ def filtered_by_name(sources: Mapping[str, str], write: Write) -> Line | None:
     if not by_name or not all(test in by_name or _is_every_few_steps(test) for test in tests):
         return None
     return next(iter(lines_of_way(program, by_name[:1])), None)
+
+
+def _all_of(test: ast.AST) -> list[ast.expr]:
+    """What `a and b` asks for."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]  # type: ignore[list-item]
+
+
+def _asks_whether_trained(test: ast.AST) -> bool:
+    """`parameter.requires_grad`"""
+    return isinstance(test, ast.Attribute) and test.attr == "requires_grad"
 
 
 def _asks_for_one_of(test: ast.AST, names: set[str]) -> bool:

@@ -1,7 +1,8 @@
 """Copies of what is trained: moving averages, target networks, the policy that plays, the teacher that was cloned. And models
 of another form beside it that nobody trains: a larger teacher, a random target, an encoder. These are looked at once.
 
-A copy is a module with the parameter names and shapes of the trained one, that no optimizer holds. How it looks at a step is one
+A copy is a module with the parameter names and shapes of the trained one, that no optimizer holds, or a dictionary or a list of
+such tensors that an object of the user's keeps (see `held_copies`). How it looks at a step is one
 digest of all its parameters: as they are when the thread that steps first computes with it in that step, else when the step is
 over. Which of the user's lines lets it compute is waited for in the steps that are looked at, and after a loader began to be
 read: an average is often used for the first time when an epoch is over.
@@ -9,9 +10,10 @@ read: an average is often used for the first time when an epoch is over.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from distdoctor.probe import sites
 from distdoctor.probe.compile_guard import compiles, not_traced
 from distdoctor.probe.gradients.context import GradientsContext
+from distdoctor.probe.gradients.held_copies import HeldTensors, held_copies, layout_of
 from distdoctor.probe.gradients.inventory import Inventory
 from distdoctor.probe.tensors.digests import Digests, Reading, finished_all, kinds_of
 from distdoctor.recording.trace.events import Copied, CopyUsed
@@ -29,6 +32,7 @@ from distdoctor.recording.trace.layout import DigestFlag, TensorFlag, extend
 MOST = 4  # copies of one optimizer's model, and as many others beside it
 MOST_ELEMENTS = 1 << 26  # of one of these others
 SEARCHES = 6  # for copies that came later
+SEARCHES_HELD = 3  # steps, for those that are no modules
 AMBUSHES = 4  # first steps in which the forward of a copy is waited for
 LOADERS = 64  # beginnings of a loader after which it is waited for, until the next step
 
@@ -40,7 +44,8 @@ class Copy:
     """One copy. The module is held weakly; `order` are the places of its originals among the optimizer's parameters."""
 
     def __init__(self, module: nn.Module, order: Sequence[int], seq: int, name: str) -> None:
-        self.module, self.order, self.seq, self.name = weakref.ref(module), tuple(order), seq, name
+        self.module: Callable[[], nn.Module | None] = weakref.ref(module)
+        self.order, self.seq, self.name = tuple(order), seq, name
         self.length = len(order) or len(list(module.parameters()))
         self.looked_at = -1  # of what is no copy: how often it had been written to by then
         self.digests = Digests()
@@ -63,6 +68,24 @@ class Copy:
         return self.digests.start(own)[0], kinds_of(own), written
 
 
+class HeldCopy(Copy):
+    """A copy that is no module. Its owner is held weakly; nobody waits for its forward."""
+
+    def __init__(self, held: HeldTensors, seq: int) -> None:
+        self.held, self.order, self.seq, self.name = held, held.order, seq, held.name
+        self.module, self.length, self.looked_at = _nothing, len(held.order), -1
+        self.digests = Digests()
+        self.used, self.computing = False, None
+
+    def parameters(self) -> list[Tensor]:
+        """Its tensors; [] when it is gone, or is another one by now."""
+        return self.held.tensors()
+
+
+def _nothing() -> None:
+    """Of a copy that is no module."""
+
+
 CopyReading = tuple[Copy, Reading, list[int], int, int]
 """A copy, its digests on their way, the kinds of its tensors, how often these have been written to, and `DigestFlag`s."""
 
@@ -74,7 +97,7 @@ class Copies:
         self.context, self.number = context, number
         self.found: list[Copy] = []
         self._taken = 0  # so far
-        self._searched = 0
+        self._searched = self._searched_held = 0
         self._known = -1
         self._ambushes = self._loaders = 0
         self._ambush: Any = None
@@ -83,6 +106,7 @@ class Copies:
     def search(self, parameters: Sequence[Tensor], inventory: Inventory, trained: set[int]) -> None:
         """Look for copies, when modules have come since the last search. `trained`: ids that some optimizer holds."""
         self._let_go_of(trained)
+        self._search_held(parameters, inventory)
         trees = self.context.trees
         if trees.copied == self._known or self._searched >= SEARCHES or not parameters:
             return
@@ -105,6 +129,24 @@ class Copies:
                 known |= {id(inner) for inner in module.modules()}
                 self.found.append(self._take(module, (), inventory))
 
+    def _search_held(self, parameters: Sequence[Tensor], inventory: Inventory) -> None:
+        """Look for copies that are no modules, in the first steps."""
+        if self._searched_held >= SEARCHES_HELD or not parameters:
+            return
+        self._searched_held += 1
+        known = {copy.name for copy in self.found}
+        places = {id(parameter): number for number, parameter in enumerate(parameters)}
+        layouts = [
+            layout for root in _subtrees(self.context.trees.of(parameters)) if (layout := layout_of(root, places))
+        ]
+        for held in held_copies(sys._getframe(1), layouts, parameters) if layouts else ():
+            if held.name not in known and len(known) < MOST:
+                known.add(held.name)
+                elements = sum(tensor.numel() for tensor in held.tensors())
+                self.found.append(
+                    HeldCopy(held, self._write_tensor(held.name, held.kind, elements, held.order, inventory))
+                )
+
     def _let_go_of(self, trained: set[int]) -> None:
         """What an optimizer has begun to train is no longer a model beside it."""
         for copy in [one for one in self.found if not one.order]:
@@ -114,23 +156,35 @@ class Copies:
                 self.context.trace.digests.write(param=0, step=self.context.step, tensor=copy.seq)
 
     def _take(self, module: nn.Module, order: tuple[int, ...], inventory: Inventory) -> Copy:
-        trace, entry = self.context.trace, inventory.entries[order[0] if order else 0]
-        kind = type(module).__name__
+        trace, kind = self.context.trace, type(module).__name__
         name = self.context.trees.variable_of(module) or self.context.trees.path_of(module) or kind
-        seq = trace.tensors.write(
-            numel=sum(parameter.numel() for parameter in module.parameters()),
+        elements = sum(parameter.numel() for parameter in module.parameters())
+        seq = self._write_tensor(name, kind, elements, order, inventory, 0 if order else TensorFlag.FROZEN)
+        made = trace.texts.id(self.context.trees.made_at(module))
+        trace.note(Copied(name, kind, self.context.step), site=made)
+        return Copy(module, order, seq, name)
+
+    def _write_tensor(
+        self,
+        name: str,
+        kind: str,
+        elements: int,
+        order: tuple[int, ...],
+        inventory: Inventory,
+        flag: int = TensorFlag.PLAIN,
+    ) -> int:
+        trace, entry = self.context.trace, inventory.entries[order[0] if order else 0]
+        self._taken += 1
+        return trace.tensors.write(
+            numel=elements,
             name=trace.texts.id(name),
             agree=entry.agree,
             grad_agree=entry.agree,
             owner=trace.texts.id(kind),
             optimizer=self.number,
-            flags=int(TensorFlag.BUFFER | TensorFlag.COPY | (0 if order else TensorFlag.FROZEN)),
-            index=self._taken,
+            flags=int(TensorFlag.BUFFER | TensorFlag.COPY | flag),
+            index=self._taken - 1,
         )
-        self._taken += 1
-        made = trace.texts.id(self.context.trees.made_at(module))
-        trace.note(Copied(name, kind, self.context.step), site=made)
-        return Copy(module, order, seq, name)
 
     def start(self) -> list[CopyReading]:
         """Digests of all copies, on their way."""

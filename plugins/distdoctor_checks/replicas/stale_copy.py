@@ -12,7 +12,9 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  A refresh without effect: its tensors were written to between sampled steps (torch counts that), and its
                  bits stay those with which training began, while the trained model changes. What a copy holds is looked at
                  when it computes, where it does. Or no rank writes into it at all, and what the source does to refresh it passes
-                 over names that it lacks (a wrapped model's begin with `module.`). Models of another form that no optimizer
+                 over names that it lacks (a wrapped model's begin with `module.`). Dictionaries by the parameters' names, and
+                 lists in their order, that an object keeps are copies as well where they are as long as the weights: told
+                 where every rank changes them in nearly every step, or nothing does. Models of another form that no optimizer
                  holds (a larger teacher, a random target) are compared as well, where every rank computes with them and none
                  changes them: likely beside a wrapper, else possible. So are tensors with which a module is called
                  (functional_call), in the first steps and in every eighth: likely where some ranks change them between two steps
@@ -42,7 +44,14 @@ from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
 from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.rank_guard import guard_for, guards_at
-from distdoctor.diagnosis.source.writes import Write, filtered_by_name, last_before, own_test, writes_into
+from distdoctor.diagnosis.source.writes import (
+    Write,
+    filtered_by_name,
+    instances_made,
+    last_before,
+    own_test,
+    writes_into,
+)
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import CalledWith, Copied, CopyUsed
@@ -64,6 +73,7 @@ class CopyCourse:
     originals: Mapping[int, Mapping[int, int]]
     written: Mapping[int, Mapping[int, int]]  # how often its parameters have been written to
     computing: frozenset[int]  # the steps in which it was looked at when it computed, not when the step was over
+    is_module: bool = True  # else tensors that an object of the user's keeps
 
     @property
     def refreshed_in_vain(self) -> int:
@@ -128,6 +138,13 @@ class CopyCourse:
         return tuple(rank for rank in self.ranks if self.digests[first][rank] == self.originals[first][rank])
 
     @property
+    def follows(self) -> bool:
+        """Whether it changes with nearly every step on each rank, as a moving average does, and no snapshot of the best."""
+        pairs = list(pairwise(sorted(self.digests)))
+        changed = (sum(self.digests[a][rank] != self.digests[b][rank] for a, b in pairs) for rank in self.ranks)
+        return all(4 * count >= 3 * len(pairs) for count in changed)
+
+    @property
     def is_explained(self) -> bool:
         """Whether what was seen tells how they part: by ranks that refresh it when others do not, or by what they began with.
 
@@ -158,6 +175,9 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for peers in gradients.peers:
         if peers.by != OBSERVED:
             for course in _courses(gradients, peers):
+                if not course.is_module:
+                    yield from _kept_by_an_object(gradients, peers, course, sources)
+                    continue
                 if not _matters(gradients, course) or _is_given_to_all(gradients, peers, course):
                     continue
                 if len(course.apart) < FEWEST:
@@ -171,6 +191,19 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
                     yield replace(_finding(gradients, course, sources), severity=NOTE, confidence=POSSIBLE)
             yield from _beside(gradients, peers)
             yield from _in_dictionaries(gradients, peers)
+
+
+def _kept_by_an_object(
+    gradients: Gradients, peers: ReplicaGroup, course: CopyCourse, sources: Sources
+) -> Iterator[Finding]:
+    """A copy that is no module. What one rank alone refreshes may be what that rank saves: nobody sees it compute."""
+    if len(course.apart) < FEWEST:
+        if course.refreshed_in_vain >= FEWEST:
+            yield _in_vain(gradients, course, sources)
+        elif course.never_written:
+            yield from _passed_over(gradients, peers, course, sources)
+    elif course.follows and course.is_explained and not _is_given_to_all(gradients, peers, course):
+        yield _finding(gradients, course, sources)
 
 
 def _in_dictionaries(gradients: Gradients, peers: ReplicaGroup) -> Iterator[Finding]:
@@ -241,12 +274,14 @@ def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
     originals: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     written: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     computing: dict[tuple[int, str], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    plain: set[tuple[int, str]] = set()
     for rank in peers.ranks:
         own = gradients.ranks.get(rank)
         for tensor in own.tensors.values() if own is not None else ():
             mine = tensor.optimizer == peers.optimizer and same_ranks(tensor.agree, peers.lane)
             if own is not None and mine and tensor.flags & _BESIDE == TensorFlag.COPY:
                 key = (tensor.index, tensor.owner)
+                plain |= {key} if tensor.flags & TensorFlag.PLAIN else set()
                 for step, row in own.rows_of(tensor.seq):
                     digests[key][step][rank], originals[key][step][rank] = int(row["param"]), int(row["before"])
                     written[key][step][rank] = int(row["grad_sum"])
@@ -259,7 +294,7 @@ def _courses(gradients: Gradients, peers: ReplicaGroup) -> Iterator[CopyCourse]:
             name = _name(gradients, peers, key)
             before, writes = ({step: of[key][step] for step in whole} for of in (originals, written))
             used = frozenset(step for step in whole if looks[step] != {0})
-            yield CopyCourse(name, key[1], peers.ranks, whole, before, writes, used)
+            yield CopyCourse(name, key[1], peers.ranks, whole, before, writes, used, key not in plain)
 
 
 def _name(gradients: Gradients, peers: ReplicaGroup, key: tuple[int, str]) -> str:
@@ -369,6 +404,8 @@ def _finding(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
     guarded = _guarded(sources, writes, course) if course.still else _refreshed(sources, writes, course)
     perhaps = _under_a_rank(sources, writes, course) if course.still and not guarded else ()
     asked = called_from(sources.texts, made) if made.function == "__init__" else SourceLine()
+    if not course.is_module:
+        asked = next(iter(instances_made(sources.texts, course.module)), SourceLine())
     return Finding(
         title=title,
         ranks=odd,
@@ -391,6 +428,10 @@ def _finding(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
         "parameters are bit-identical on these ranks in all of them",
         prescriptions=(Prescription("refresh-everywhere"),),
     )
+
+
+def _first(writes: list[Write]) -> SourceLine:
+    return writes[0].site if writes else SourceLine()
 
 
 def _guarded(sources: Sources, writes: list[Write], course: CopyCourse) -> tuple[Place, ...]:
@@ -435,7 +476,7 @@ def _in_vain(gradients: Gradients, course: CopyCourse, sources: Sources) -> Find
         title=f"{_called(course)} is refreshed again and again with the weights that training began with",
         ranks=course.ranks,
         confidence=LIKELY,
-        place=decides.site if decides is not None else used or made,
+        place=decides.site if decides is not None else used or made or _first(writes),
         places=(
             *(Place(one.site, course.ranks, "writes into the copy") for one in writes[:4]),
             *_places(made, used, course),
