@@ -97,3 +97,12 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("job", "about"), HEALTHY, ids=[f"{case[0].__name__}{n}" for n, case in enumerate(HEALTHY)])
 def test_a_job_that_loses_nothing_to_speak_of_is_silent(job: Callable[..., Any], about: dict[str, Any]) -> None:
     assert [(one.code, one.title, one.why) for one in found(jobs.watched(job, **about))] == []
+
+
+@pytest.mark.parametrize(("slow", "late"), [(0.0, []), (0.1, [(0,)])])
+def test_the_first_stage_of_a_pipeline_comes_last_by_its_messages_unless_it_works_longer(
+    slow: float, late: list[tuple[int, ...]]
+) -> None:
+    findings = found(jobs.watched(jobs.drained, slow=slow))
+
+    assert [one.ranks for one in findings if one.code == "DD123"] == late

@@ -386,6 +386,37 @@ def pipelined(rank: int, *, seconds: tuple[float, float] = (0.002, 0.008), steps
         optimizer.step()
 
 
+def drained(rank: int, *, slow: float = 0.0, steps: int = STEPS) -> None:
+    """Stages by hand, whose norms are added up when the last gradient has come back to the first; `slow`: that one rests, too."""
+    weight = nn.Parameter(torch.ones(16))
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        message, sent = torch.ones(8, 16), []
+        for _ in range(2):
+            if rank:
+                dist.recv(message, 0)
+            work(0.025)
+            output = message * weight
+            if rank:
+                output.sum().backward()
+                work(0.025)
+                sent.append(dist.isend(torch.ones(8, 16), 0))
+            else:
+                dist.send(output.detach(), 1)
+        for _ in range(0 if rank else 2):
+            dist.recv(message, 1)
+            work(0.025)
+        if not rank:
+            (torch.ones(8, 16) * weight).sum().backward()
+            work(slow)
+        for one in sent:
+            one.wait()
+        assert weight.grad is not None
+        dist.all_reduce(weight.grad.norm())  # of all stages
+        optimizer.step()
+
+
 def averaged_one_by_one(rank: int, *, layers: int = 60, steps: int = 24) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])

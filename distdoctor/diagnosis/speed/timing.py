@@ -51,6 +51,7 @@ MEETING = (
     Op.REDUCE_SCATTER_COALESCED,
 )
 _MEETING = np.array(list(map(int, MEETING)))
+_RECEIVING = np.array([int(Op.RECV), int(Op.RECV_ANY)])
 _FROM_ROOT = np.array([int(Op.BROADCAST), int(Op.SCATTER)])
 _NATIVE, _UNBLOCKING = int(CallFlag.NATIVE), int(CallFlag.NATIVE | CallFlag.ASYNC)
 
@@ -329,6 +330,18 @@ class Timing:
         """Whether the others wait for this rank again and again. What grows while the job runs scatters, and is no chance."""
         steady = late.step.stands_out or late.least >= LATE_SHARE / 2 * self.step_ns
         return late.share >= ALWAYS and steady and self.is_much(late.step, LATE_SHARE)
+
+    def is_fed_by_messages(self, rank: int) -> bool:
+        """Whether a rank comes last because its messages do, as the first stage of a pipeline does behind its last gradient: it
+        receives in nearly every step, and does not work longer than whoever works longest beside it."""
+        times = self.ranks[rank]
+        calls = times.log.calls
+        received = np.unique(calls["step"][np.isin(calls["op"], _RECEIVING)].astype(np.int64) + 1)
+        kept = times.steps[~times.forgotten]
+        if not len(kept) or np.mean(np.isin(kept, received)) < ALWAYS:
+            return False
+        work = {other: RobustMedian.of(one.walls - one.idle).value for other, one in self.ranks.items()}
+        return work[rank] - max(work[other] for other in work if other != rank) < LATE_SHARE * self.step_ns
 
     @cached_property
     def late(self) -> tuple[Late, ...]:

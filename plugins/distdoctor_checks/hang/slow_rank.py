@@ -14,7 +14,8 @@ How we know      Once for long: no rank has moved for five times the job's 99th 
 What to do       Move work that only this rank does off the path that the others wait for.
 When it is fine  An occasional checkpoint on rank 0: while the job runs this is a note, never an error. Ranks on different hosts
                  have different clocks, so their arrivals are not compared. If another finding names the same rank, its lateness
-                 is reported there. A rank that stands in the queue for a core while it is late is a note: the host is full.
+                 is reported there. A stage of a pipeline that comes last because its messages do, and works no longer than the
+                 others, is not late. A rank that stands in the queue for a core while it is late is a note: the host is full.
 Source           the job's own step times.
 """
 
@@ -61,7 +62,8 @@ def examine(
     if few is not None:
         yield _in_few_steps(few)
     elif timing is not None and late is not None:
-        if not timing.is_data_bound(late.rank):  # else DD504 names rank and line
+        # Of one that waits for its data DD504 names rank and line, of the stages of a pipeline DD506.
+        if not timing.is_data_bound(late.rank) and not timing.is_fed_by_messages(late.rank):
             yield _in_every_step(timing, late, sources)
     else:
         met = (arrivals_of(group, also_from_roots=True) for group in verdict.facts.groups)
