@@ -78,11 +78,12 @@ class Tracked:
 
     def wants(self, step: int) -> bool:
         """Whether a step is looked at: one in an interval, and whatever looks cost the first ones, those whose number is a power
-        of two (a job of a million steps has twenty), and the first ones of a new stage."""
+        of two or three times one (a job of a million steps has forty, and at most the last third of it lies behind the last one),
+        and the first ones of a new stage."""
         if step % self.interval == 0:
             return True
         new = step <= self._anew or step == self.together
-        return not self.fixed and (step <= FIRST_STEPS or not step & (step - 1) or new)
+        return not self.fixed and (step <= FIRST_STEPS or step // (step & -step) in (1, 3) or new)
 
     def notice_stage(self, optimizer: Optimizer) -> None:
         """Look again from here on where parameters have gradients that had none, or the other way round: a few of each group
