@@ -22,6 +22,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str, d
     (jobs.averaged_in_pieces, {"loads": 1}, "DD201", (0, 1), "0.weight", {"scheduled": True}),
     (jobs.experts, {}, "DD220", (0, 1), "inner.weight", {"whole": True}),
     (jobs.sequence_region, {}, "DD221", (0, 1), "norm.weight", {"everything": True}),
+    (jobs.tied_stages, {}, "DD221", (0, 1), "word", {"summed": True}),
     (jobs.one_key_for_all_queries, {}, "DD221", (0, 1), "1.key.weight", {"everything": True}),
 ]
 
@@ -40,6 +41,11 @@ def test_replicas_are_known_by_their_own_evidence(
 
     recording, _ = watched(job, **healthy)
     assert [(one.code, one.title) for one in found(recording) if one.severity != NOTE] == []
+
+
+def test_stages_that_all_begin_with_one_seed_share_no_layer() -> None:
+    recording, _ = watched(jobs.tied_stages, alike=True)
+    assert [one.title for one in found(recording) if one.code == "DD221"] == []
 
 
 def test_heads_that_each_rank_trains_for_itself_on_the_same_batch_are_no_layer_that_is_shared() -> None:

@@ -352,6 +352,31 @@ def one_key_for_all_queries(rank: int, world_size: int, *, everything: bool = Fa
         optimizer.step()
 
 
+def tied_stages(rank: int, world_size: int, *, summed: bool = False, alike: bool = False) -> None:
+    """A table for words that the first stage reads and the last one writes with; `alike`: all stages begin with one seed."""
+    torch.manual_seed(0 if alike else rank)
+    stage = nn.ModuleDict({"body": nn.Linear(16, 16), "more": nn.Linear(16, 16)})
+    stage.word = nn.Parameter(torch.randn(12, 16, generator=torch.Generator().manual_seed(7)))  # for both ends
+    optimizer = torch.optim.Adam(stage.parameters(), lr=1e-3)
+    message = torch.zeros(8, 16)
+    for step in range(STEPS):
+        words = torch.randint(12, (8,), generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        if rank == 0:
+            output = stage["more"](stage["body"](stage.word[words]))
+            dist.send(output.detach(), 1)
+            dist.recv(message, 1)
+            output.backward(message)
+        else:
+            dist.recv(message, 0)
+            inputs = message.clone().requires_grad_()
+            cross_entropy(stage["more"](stage["body"](inputs)) @ stage.word.T, words).backward()
+            dist.send(inputs.grad, 0)
+        if summed:
+            dist.all_reduce(stage.word.grad)
+        optimizer.step()
+
+
 def heads_of_their_own(rank: int, world_size: int) -> None:
     """A body that both train and a head of each rank's own, of one batch, with one loss on record: the mean of both."""
     body, head = nn.Linear(12, 16), nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4))

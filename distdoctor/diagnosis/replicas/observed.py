@@ -48,11 +48,13 @@ def courses(
     optimizer: int,
     holders: Iterable[int],
     wrapped: Container[tuple[int, ...]] = (),
+    *,
+    by_messages: bool = False,
 ) -> Courses:
     """What the first steps did to the parameters of which nothing tells who should agree, or only wrappers over the ranks in
-    `wrapped`; {} where the holders did not talk in these steps."""
+    `wrapped`; {} where the holders did not talk in these steps, by collectives or, `by_messages`, in any way."""
     holders = sorted(holders)
-    if len(holders) < 2 or not all(_talks(ranks[rank]) for rank in holders):
+    if len(holders) < 2 or not (by_messages or all(_talks(ranks[rank]) for rank in holders)):
         return {}
     steps = set.intersection(*({u.step for u in ranks[rank].updates if u.step and u.optimizer == optimizer and u.digested}
                                for rank in holders))  # fmt: skip

@@ -9,7 +9,9 @@ How we know      The ranks keep other parameters equal, step after step. The wei
                  in each, and in the source their size does not come from the number of ranks. Or: layers of any kind
                  started equal on all ranks of a mesh and stay equal over one axis of it only, where the others hold other
                  shards. Or: the ranks compute one loss, bit for bit, in every step, hold different parts of a layer, and
-                 another layer of the same module, which started equal, parts in the same way.
+                 another layer of the same module, which started equal, parts in the same way. Or: a weight that several
+                 stages of a pipeline hold under one name began with the same bits there, where other weights of one name
+                 began apart, and has other gradients and bits on each of them from the first step on.
 What to do       Sum the gradients of replicated parameters over the group that shares them (Megatron marks them
                  `sequence_parallel`), or declare them Replicate() on the mesh and let DTensor do it.
 When it is fine  Normalization layers that are meant to be rank-local, as one weight for each local head or those of an expert:
@@ -30,6 +32,8 @@ from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescrip
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, WRAPPER, Gradients, ReplicaGroup
 from distdoctor.diagnosis.replicas.observed import Courses, ParameterCourse, courses, equal_sets
 from distdoctor.diagnosis.replicas.own_parts import rows_traded
+from distdoctor.diagnosis.replicas.tied_stages import TiedWeight, tied_weights
+from distdoctor.diagnosis.replicas.wording import line_with
 from distdoctor.diagnosis.source.made_modules import is_sized_by_ranks, module_made
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -44,6 +48,7 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for optimizer in sorted({update.optimizer for update in gradients.every_update()}):
         told = {peers.ranks: peers.by for peers in gradients.peers if peers.optimizer == optimizer}
         holders = tuple(sorted(_holders(gradients, optimizer)))
+        yield from (_tied(gradients, optimizer, one, sources) for one in tied_weights(gradients, optimizer, holders))
         wrapped = {ranks for ranks, by in told.items() if by == WRAPPER and ranks != holders}
         if not _may_share_more(gradients, optimizer, wrapped):
             continue
@@ -126,6 +131,34 @@ def _wrong_axis(
         f"train on different data. {apart[0]}{more} started equal on all of them but differs between {named(replicating)} from "
         "step 1 on",
         prescriptions=(Prescription("reduce-over-the-group"),),
+        at_ns=update.at_ns,
+    )
+
+
+def _tied(gradients: Gradients, optimizer: int, tied: TiedWeight, sources: Sources) -> Finding:
+    update = next(u for u in gradients.ranks[tied.ranks[0]].updates if u.optimizer == optimizer and u.step)
+    made = module_made(sources.texts, tied.name) or line_with(
+        sources.texts, update.site, f"self.{tied.name.rpartition('.')[2]} ="
+    )
+    return Finding(
+        title=f"step 1: the gradients of {tied.name} are not added up over {named(tied.ranks)}, stages that share it",
+        ranks=tied.ranks,
+        confidence=LIKELY,
+        place=made or update.site,
+        places=(
+            *((Place(made, tied.ranks, f"makes {tied.name}"),) if made else ()),
+            Place(update.site, tied.ranks, "the optimizer steps"),
+        ),
+        evidence={"parameters": [tied.name], "others_begun_apart": tied.begun_apart},
+        why=f"{tied.name} began with the same bits on {named(tied.ranks)}, where {tied.begun_apart} other weights of one name "
+        "and shape began apart; it has another gradient, and other bits, on each of them from step 1 on",
+        prescriptions=(
+            Prescription(
+                "reduce-over-the-group",
+                change=f"before each step: dist.all_reduce({tied.name}.grad, group=...) over {named(tied.ranks)}; their sum is "
+                "the gradient of the one weight",
+            ),
+        ),
         at_ns=update.at_ns,
     )
 
