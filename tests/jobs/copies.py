@@ -249,6 +249,28 @@ def averaged_by_name(
     return digest_of_training(model)
 
 
+def sent_to_players(rank: int, world_size: int, *, anew: bool = False, constants: bool = False) -> str:
+    """Rank 0 learns, the other plays with the weights that it is sent; `constants`: it is sent what does not change, too."""
+    net = Net()
+    weights = torch.nn.utils.parameters_to_vector(net.parameters()).detach()  # as they are now
+    table, batches = torch.randn(100, generator=torch.Generator().manual_seed(1)), Batches(rank)
+    optimizer = adam(net) if rank == 0 else None
+    for _ in range(3 * STEPS):
+        if anew:
+            weights.copy_(torch.nn.utils.parameters_to_vector(net.parameters()).detach())
+        dist.broadcast(weights, 0)
+        if constants:
+            dist.broadcast(table, 0)
+        if optimizer is None:
+            torch.nn.utils.vector_to_parameters(weights, net.parameters())
+        inputs, targets = batches.next()
+        if optimizer is not None:
+            optimizer.zero_grad()
+            cross_entropy(net(inputs), targets).backward()
+            optimizer.step()
+    return digest_of_training(net)
+
+
 def pushed(rank: int, world_size: int, *, renewed: bool = False, each: int = 1) -> str:
     """An actor that gets the learner's weights anew all the time: from a snapshot, which is renewed or is not."""
     model, actor = DistributedDataParallel(Net()), Net()

@@ -407,10 +407,9 @@ def _times_of(log: RankTrace) -> RankTimes:
     return found
 
 
-def arrivals_of(group: GroupCalls, *, also_from_roots: bool = False) -> Arrivals | None:
-    """The meetings of a group that all its members still remember and agree on. None: another clock, a rank without recording.
-
-    `also_from_roots`: a broadcast, too, for which its root came last, so that all others waited.
+def arrivals_of(group: GroupCalls) -> Arrivals | None:
+    """The meetings of a group that all its members still remember and agree on; so is a broadcast for which its root came last,
+    so that all others waited. None: another clock, a rank without recording.
     """
     tracks = [group.tracks.get(rank) for rank in group.members]
     known = [track for track in tracks if track is not None and track.count]
@@ -424,9 +423,8 @@ def arrivals_of(group: GroupCalls, *, also_from_roots: bool = False) -> Arrivals
     rows = [_numbered(track, numbers) for track in known]
     first = rows[0]
     meets = np.isin(first["op"], _MEETING)
-    if also_from_roots:
-        last = np.argmax([one["entered_ns"] for one in rows], axis=0)
-        meets |= np.isin(first["op"], _FROM_ROOT) & (first["root"] == np.array([track.rank for track in known])[last])
+    last = np.argmax([one["entered_ns"] for one in rows], axis=0)
+    meets |= np.isin(first["op"], _FROM_ROOT) & (first["root"] == np.array([track.rank for track in known])[last])
     for other in rows[1:]:
         meets &= other["signature"] == first["signature"]
     rows = [one[meets] for one in rows]

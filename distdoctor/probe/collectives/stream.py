@@ -21,6 +21,7 @@ import torch.distributed
 from distdoctor.probe import sites
 from distdoctor.probe.collectives.callers import NATIVE, Codes, Way, frame_at, waiting_backward
 from distdoctor.probe.collectives.handles import Handles
+from distdoctor.probe.collectives.sent_again import SentAgain
 from distdoctor.probe.compile_guard import called_by_cpp
 from distdoctor.probe.context import DEEPEST, Rank
 from distdoctor.probe.interruptions import suppressed
@@ -53,7 +54,7 @@ HOOK_ID = 0x0D0C  # any number that no one else uses on the same group
 ASYNC, FAILED = int(CallFlag.ASYNC), int(CallFlag.FAILED)
 COMES_BACK = ASYNC | NATIVE
 ON_DEVICE = int(CallFlag.ON_DEVICE)
-ALL_REDUCE, SUM = int(Op.ALL_REDUCE), int(ReduceOp.SUM)
+ALL_REDUCE, SUM, BROADCAST = int(Op.ALL_REDUCE), int(ReduceOp.SUM), int(Op.BROADCAST)
 RECV, RECV_ANY, SEND = int(Op.RECV), int(Op.RECV_ANY), int(Op.SEND)
 PAIRWISE = frozenset(map(int, POINT_TO_POINT))
 REDUCING = frozenset(
@@ -193,6 +194,7 @@ class CollectivesStream:
         self.codes = Codes(trace)
         self.handles = Handles(rank, trace)
         self._dropped = self.handles.dead
+        self._sent_again = SentAgain(rank, trace)
 
     def note(
         self,
@@ -286,7 +288,7 @@ class CollectivesStream:
         names: Mapping[str, Any] = torch._C._distributed_c10d.HookOpName.__members__
         ops = {int(member): int(OP_OF_HOOK.get(word, Op.UNKNOWN)) for word, member in names.items()}
 
-        modules = sys.modules
+        modules, sent_again, mine = sys.modules, self._sent_again.look, pg.rank()
 
         def before(args: Any) -> None:
             if rank.silent:
@@ -320,6 +322,8 @@ class CollectivesStream:
                 is_async = args.async_op and not way.blocking_pair
                 tensors = args.output_tensors if op in SIZED_BY_OUTPUT else args.input_tensors
                 reduce_op = way.reduce_op(inner) if op in REDUCING else 0
+                if op == BROADCAST and args.root == mine and way.by_user and len(tensors) == 1:
+                    sent_again(tensors[0], way.site)
                 note(group, op, tensors, root, is_async, way, inner, reduce_op)
             except Exception as error:
                 rank.trouble("collectives", error)

@@ -426,6 +426,15 @@ class CalledWith(TraceEvent):
     own: int = 0  # the same of the module's own parameters
 
 
+@kind(79)
+class SentUnchanged(TraceEvent):
+    """A broadcast whose root sends from one line the tensor with the bits that it had before, in other steps."""
+
+    elements: int = 0  # 0: it has changed after all
+    times: int = 0
+    step: int = 0
+
+
 @kind(36)
 class CopyUsed(TraceEvent):
     """The first forward that was seen of a copy of what is trained: the teacher, the target network, the policy that plays."""

@@ -15,7 +15,8 @@ What to do       Move work that only this rank does off the path that the others
 When it is fine  An occasional checkpoint on rank 0: while the job runs this is a note, never an error. Ranks on different hosts
                  have different clocks, so their arrivals are not compared. If another finding names the same rank, its lateness
                  is reported there. A stage of a pipeline that comes last because its messages do, and works no longer than the
-                 others, is not late. A rank that stands in the queue for a core while it is late is a note: the host is full.
+                 others, is not late. A rank that stands in the queue for a core while it is late, and would be in time on
+                 a host with free cores, is a note: the host is full.
 Source           the job's own step times.
 """
 
@@ -37,7 +38,7 @@ from distdoctor.diagnosis.source.alone import done_alone
 from distdoctor.diagnosis.speed.pauses import Pauses, pauses
 from distdoctor.diagnosis.speed.restarted_workers import restarted_workers
 from distdoctor.diagnosis.speed.short_runs import Straggler, straggler
-from distdoctor.diagnosis.speed.timing import BETWEEN_STEPS, MILLISECOND, Late, Timing, arrivals_of
+from distdoctor.diagnosis.speed.timing import BETWEEN_STEPS, LATE_SHARE, MILLISECOND, Late, Timing, arrivals_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
@@ -66,7 +67,7 @@ def examine(
         if not timing.is_data_bound(late.rank) and not timing.is_fed_by_messages(late.rank):
             yield _in_every_step(timing, late, sources)
     else:
-        met = (arrivals_of(group, also_from_roots=True) for group in verdict.facts.groups)
+        met = map(arrivals_of, verdict.facts.groups)
         now_and_then = pauses(verdict.facts, filter(None, met))
         # Of a rank that starts its loader's workers anew DD504 names the loader.
         if now_and_then is not None and not _starts_its_workers(timing, now_and_then.rank):
@@ -170,7 +171,8 @@ def _in_every_step(timing: Timing, late: Late, sources: Sources) -> Finding:
     known = times.on_cpu and more >= 0.5 * late.step.value
     doing = f": it {words}, {more / MILLISECOND:.1f} ms longer than the others" if known else ""
     queued = timing.queued(late.rank)[0] - median(timing.queued(rank)[0] for rank in others)
-    of_the_host = queued >= OF_THE_HOST * late.step.value
+    # Who works more stands in the queue more often: on a host with free cores it would be late by the rest.
+    of_the_host = queued >= OF_THE_HOST * late.step.value and late.step.value - queued < LATE_SHARE * timing.step_ns
     if of_the_host:
         doing = f": it stands in the queue for a core, {queued / MILLISECOND:.1f} ms longer than the others"
     waits = "waits" if len(others) == 1 else "wait"

@@ -14,11 +14,13 @@ How we know      A copy is a module with the parameter names and shapes of the t
                  when it computes, where it does. Or no rank writes into it at all, and what the source does to refresh it passes
                  over names that it lacks (a wrapped model's begin with `module.`). Dictionaries by the parameters' names, and
                  lists in their order, that an object keeps are copies as well where they are as long as the weights: told
-                 where every rank changes them in nearly every step, or nothing does. Models of another form that no optimizer
-                 holds (a larger teacher, a random target) are compared as well, where every rank computes with them and none
-                 changes them: likely beside a wrapper, else possible. So are tensors with which a module is called
-                 (functional_call), in the first steps and in every eighth: likely where some ranks change them between two steps
-                 in which others do not, or where they began as the module's own parameters on some ranks and as others elsewhere.
+                 where every rank changes them in nearly every step, or nothing does. Or a rank
+                 broadcasts from one line as many numbers as its model has, the same ones each time, while it trains (looked at
+                 on the CPU). Models of another form that no optimizer holds (a larger teacher, a random target) are compared as
+                 well, where every rank computes with them and none changes them: likely beside a wrapper, else possible. So are
+                 tensors with which a module is called (functional_call), in the first steps and in every eighth: likely where
+                 some ranks change them between two steps in which others do not, or where they began as the module's own
+                 parameters on some ranks and as others elsewhere.
 What to do       Refresh the copy on every rank in the same step, after the optimizer's step; take it after wrapping (from
                  model.module), or broadcast it once. DistributedDataParallel makes parameters equal, never their copies.
 When it is fine  Copies that every rank changes in the same steps, with noise of its own or for a task of its own: not reported,
@@ -44,6 +46,7 @@ from distdoctor.diagnosis.replicas.rank_gradients import same_ranks
 from distdoctor.diagnosis.replicas.reunion import weights_are_exchanged
 from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.rank_guard import guard_for, guards_at
+from distdoctor.diagnosis.source.sent_tensor import broadcast_from
 from distdoctor.diagnosis.source.writes import (
     Write,
     filtered_by_name,
@@ -54,7 +57,7 @@ from distdoctor.diagnosis.source.writes import (
 )
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import CalledWith, Copied, CopyUsed
+from distdoctor.recording.trace.events import CalledWith, Copied, CopyUsed, SentUnchanged
 from distdoctor.recording.trace.layout import DigestFlag, TensorFlag
 
 _BESIDE = TensorFlag.COPY | TensorFlag.FROZEN
@@ -191,6 +194,46 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
                     yield replace(_finding(gradients, course, sources), severity=NOTE, confidence=POSSIBLE)
             yield from _beside(gradients, peers)
             yield from _in_dictionaries(gradients, peers)
+    yield from _sent_as_they_were(gradients, sources)
+
+
+def _sent_as_they_were(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
+    """Weights that a rank puts together once and sends again and again, while it trains the model that they were taken from."""
+    for rank, own in gradients.ranks.items():
+        last = {event.site: event for event in own.events(SentUnchanged)}
+        steps = max((update.step for update in own.updates), default=0)
+        held: dict[int, int] = defaultdict(int)
+        for tensor in own.tensors.values():
+            held[tensor.optimizer] += 0 if tensor.flags & TensorFlag.BUFFER else tensor.numel
+        for site, event in last.items():
+            if event.elements and event.elements in held.values() and steps >= event.times:
+                yield _sent_finding(rank, site, event, sources)
+
+
+def _sent_finding(rank: int, site: SourceLine, event: SentUnchanged, sources: Sources) -> Finding:
+    name, made = broadcast_from(sources.texts, site)
+    what = f"`{name}`" if name else "what it sends"
+    return Finding(
+        title=f"{named((rank,))} sends the weights that it began with: {what} has not changed in {event.times} broadcasts",
+        ranks=(rank,),
+        confidence=LIKELY,
+        place=made or site,
+        places=(
+            *((Place(made, (rank,), f"{what} is put together, once"),) if made else ()),
+            Place(site, (rank,), "sends it"),
+        ),
+        evidence={"elements": event.elements, "broadcasts": event.times, "step": event.step},
+        why=f"it holds {event.elements} numbers, as many as the trained model has, and the same ones up to step {event.step}, "
+        "while the optimizer steps in between",
+        prescriptions=(
+            Prescription(
+                "refresh-everywhere",
+                change="put the weights together anew before each broadcast: torch.nn.utils.parameters_to_vector("
+                "model.parameters()) copies them as they are at that moment",
+            ),
+        ),
+        at_ns=event.at_ns,
+    )
 
 
 def _kept_by_an_object(
