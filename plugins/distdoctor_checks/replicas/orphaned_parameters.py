@@ -1,12 +1,18 @@
 """
-DD211 orphaned-parameters: parameters receive gradients but belong to no optimizer, so they never change.
+DD211 orphaned-parameters: parameters receive gradients and never change: no optimizer holds them, or their updates are lost.
 
 What it means    The optimizer was built before the model got its present parameters: before fully_shard or parallelize_module
-                 (which replace every parameter), before a layer was added, or while it was frozen.
+                 (which replace every parameter), before a layer was added, or while it was frozen. Or it steps on numbers of
+                 16 bits: near one these lie 0.4 % apart, and an update of less than half of that is rounded away.
 Why it hurts     The loss falls a little or not at all, and nothing fails: these layers keep their initial weights forever.
 How we know      Every optimizer is known from its construction on. A parameter of the model had a gradient in the first steps,
-                 was in no optimizer's param_groups, and kept every bit.
-What to do       Build the optimizer last, from the model's own parameters; add later ones with add_param_group.
+                 was in no optimizer's param_groups, and kept every bit. Or it is in one, had a gradient in each sampled step,
+                 and kept every bit over at least 32 steps and half of the run, while other parameters of that optimizer
+                 changed: in 16 bits at a rate that would have moved it by 0.03 (likely); in 32 bits only a rate of 0 does that
+                 (a note).
+What to do       Build the optimizer last, from the model's own parameters; add later ones with add_param_group. Keep the
+                 parameters that the optimizer holds in fp32 (autocast, or MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+                 over an fp32 model).
 When it is fine  A layer that was trainable when the optimizer was built but was left out: a note, because its gradient is
                  computed and averaged for nothing. Frozen parameters and parameters changed by hand are not reported.
 Source           torch.distributed.fsdp.fully_shard: "users should construct the optimizer after applying fully_shard".
@@ -20,8 +26,10 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.sources import Sources
-from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Place, Prescription
+from distdoctor.diagnosis.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import Gradients
+from distdoctor.diagnosis.replicas.unmoved import Unmoved, unmoved
+from distdoctor.diagnosis.replicas.wording import line_with
 from distdoctor.diagnosis.source.call_edits import function_of
 from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.user_program import program_of
@@ -64,6 +72,46 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
     for key, by_rank in seen.items():
         most = max(by_rank.values(), key=lambda orphans: (orphans.count, orphans.nbytes))
         yield _finding(most, tuple(sorted(by_rank)), at_ns[key], gradients, sources)
+    yield from (_unmoved(one, sources) for one in unmoved(gradients))
+
+
+def _unmoved(one: Unmoved, sources: Sources) -> Finding:
+    more = f" and {len(one.names) - 1} more" if len(one.names) > 1 else ""
+    which = f"{one.names[0]}{more} of {one.of} parameters"
+    cast = line_with(sources.texts, one.site, ".bfloat16()" if one.dtype == "bfloat16" else ".half()")
+    cause = f"updates in {one.dtype} are rounded away" if one.is_rounded_away else "the rate of their group is 0"
+    return Finding(
+        title=f"{which} keep every bit from step {one.since} to {one.until}, although they have gradients: {cause}",
+        ranks=one.ranks,
+        place=one.site,
+        places=(
+            Place(one.site, one.ranks, "the optimizer steps"),
+            *((Place(cast, one.ranks, "perhaps: casts what is trained"),) if cast and one.is_rounded_away else ()),
+        ),
+        evidence={
+            "parameters": list(one.names[:8]),
+            "count": len(one.names),
+            "dtype": one.dtype,
+            "learning_rate": one.rate,
+            "steps": [one.since, one.until],
+        },
+        why=f"at a rate of {one.rate:.3g} others of this optimizer change; these had a gradient in each look and the same bits"
+        if one.is_rounded_away
+        else "others of this optimizer change, and these do not; their gradients are computed and averaged for nothing",
+        prescriptions=(
+            Prescription(
+                "build-the-optimizer-last",
+                change="keep the trained parameters in fp32 and compute in bfloat16 (torch.autocast, or a MixedPrecisionPolicy "
+                "over an fp32 model); an optimizer with stochastic rounding or an fp32 master copy does it too"
+                if one.is_rounded_away
+                else "give the group its rate where the scheduler keeps it (base_lrs, initial_lr), or freeze it with "
+                "requires_grad_(False)",
+            ),
+        ),
+        severity=WARNING if one.is_rounded_away else NOTE,
+        confidence=LIKELY,
+        at_ns=one.at_ns,
+    )
 
 
 def _finding(
