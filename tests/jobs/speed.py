@@ -417,6 +417,25 @@ def drained(rank: int, *, slow: float = 0.0, steps: int = STEPS) -> None:
         optimizer.step()
 
 
+def scored(rank: int, *, counts: bool = False) -> None:
+    """A metric over all rows, of which each rank hands out the rows, or its counts."""
+    model = DistributedDataParallel(nn.Linear(64, 2048))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    hits = torch.zeros(2)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        output = model(torch.randn(160, 64))
+        output.square().mean().backward()
+        optimizer.step()
+        best = output.detach().argmax(1)
+        if counts:
+            hits += torch.tensor([float((best == 0).sum()), len(best)])
+        else:
+            outputs = [None] * dist.get_world_size()
+            dist.all_gather_object(outputs, output.detach())  # every row
+    dist.all_reduce(hits)
+
+
 def averaged_one_by_one(rank: int, *, layers: int = 60, steps: int = 24) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])

@@ -1,14 +1,16 @@
 """
-DD511 needless-barriers: every step calls a barrier that its other collectives make needless, or sends buffers that never change.
+DD511 needless-barriers: every step calls a barrier that its other collectives make needless, or sends what need not be sent.
 
 What it means    The same line calls barrier in each step. In the same step the same ranks average gradients or reduce a metric,
                  so no rank can get a step ahead of another even without the barrier. Or DistributedDataParallel sends rank 0's
-                 buffers to all before each forward, and they are constants: masks, tables of positions.
+                 buffers to all before each forward, and they are constants: masks, tables of positions. Or outputs are
+                 pickled and gathered on every rank in each step, of which a metric needs counts.
 Why it hurts     Each barrier costs a round trip and removes the slack in which a rank that is late once could catch up.
 How we know      A barrier at the user's line in nine steps of ten, plus another collective of the same group that no rank
                  leaves before all have arrived. The cost is the time in the barrier after the last rank arrived; time spent
                  waiting for each other would mostly move to the next collective. Buffers: the digests of all of them were the
-                 same after each step that was looked at, and a step's broadcasts have as many bytes as its gradients.
+                 same after each step that was looked at, and a step's broadcasts have as many bytes as its gradients. Objects:
+                 1 MiB and more of each rank by all_gather_object at one line, in nine steps of ten.
 What to do       Remove the barrier from the step. Barriers are for effects that collectives do not order: rank 0 writes a file
                  that others read. Keep constants as plain tensors, or pass broadcast_buffers=False.
 When it is fine  Barriers around checkpoints, downloads and evaluations, and in jobs of fewer than 20 steps.
@@ -17,6 +19,7 @@ Source           torch.distributed.barrier; collectives of one group run in the 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,7 +36,8 @@ from distdoctor.diagnosis.source.call_edits import only_call
 from distdoctor.diagnosis.source.statement_edits import dropped, statement_of, wrapper_told
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
 from distdoctor.diagnosis.speed.timing import FEWEST, MILLISECOND, Arrivals, Timing
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.rank_set import named
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Wrapped
 from distdoctor.recording.trace.layout import CallFlag, Op, TensorFlag
 from distdoctor.testing.timing import Meeting, timed_job
@@ -50,6 +54,44 @@ def examine(timing: Timing | None, gradients: Gradients | None, sources: Sources
         yield from _barriers(timing, sources)
     if gradients is not None:
         yield from _constants_sent(gradients, sources)
+        yield from _objects_gathered(gradients)
+
+
+def _objects_gathered(gradients: Gradients) -> Iterator[Finding]:
+    """Tensors that are pickled and gathered from every rank in each step, as a metric over all rows would have them."""
+    found: dict[SourceLine, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for rank, own in gradients.ranks.items():
+        calls, steps = own.log.calls, len(own.log.steps) - 1
+        objects = calls[(calls["step"] > 0) & (calls["flags"] & CallFlag.OBJECT != 0) & (calls["op"] == Op.ALL_GATHER)]
+        for site in np.unique(objects["site"]).tolist():
+            mine = objects[objects["site"] == site]
+            hit = len(np.unique(mine["step"]))
+            each = int(mine["nbytes"].sum(dtype=np.uint64)) // max(1, hit)
+            if steps >= FEWEST and hit >= EACH * steps and each >= LEAST_BYTES:
+                found[own.log.site(site)][rank] = each, hit
+    for site, by_rank in found.items():
+        ranks = tuple(sorted(by_rank))
+        each, hit = max(by_rank.values())
+        if not site or len(ranks) < 2:
+            continue
+        yield Finding(
+            title=f"each step pickles {mib(each)} on each of {named(ranks)} and gathers it on all of them",
+            ranks=ranks,
+            confidence=LIKELY,
+            place=site,
+            places=(Place(site, ranks, "gathers objects"),),
+            evidence={"bytes_per_step": each, "steps": hit},
+            why=f"in {hit} steps; every rank gets {mib(each * len(ranks))}, unpickles it, and computes from it what the others "
+            "compute as well",
+            prescriptions=(
+                Prescription(
+                    "reduce-now-and-then",
+                    change="keep counts and sums on each rank and all_reduce them when the metric is asked for; where rows are "
+                    "needed, gather tensors (all_gather_into_tensor)",
+                    effect=f"{mib(each * len(ranks))} less a step for each rank",
+                ),
+            ),
+        )
 
 
 def _constants_sent(gradients: Gradients, sources: Sources) -> Iterator[Finding]:

@@ -1,0 +1,29 @@
+import torch
+import torch.distributed as dist
+
+
+class SegmentationMeter:
+    """Pixel accuracy and mean IoU over all ranks."""
+
+    def __init__(self, classes):
+        self.classes = classes
+        self.reset()
+
+    def reset(self):
+        self.confusion = torch.zeros(self.classes, self.classes, dtype=torch.long)
+
+    @torch.no_grad()
+    def update(self, logits, target):
+        record = {"logits": logits.detach(), "target": target}
+        records = [None] * dist.get_world_size()
+        dist.all_gather_object(records, record)
+        for r in records:
+            pred = r["logits"].argmax(1)
+            index = r["target"].flatten() * self.classes + pred.flatten()
+            self.confusion += torch.bincount(index, minlength=self.classes ** 2).view(self.classes, self.classes)
+
+    def compute(self):
+        c = self.confusion.double()
+        inter = c.diag()
+        union = c.sum(0) + c.sum(1) - inter
+        return {"acc": (inter.sum() / c.sum()).item(), "miou": (inter / union.clamp(min=1)).mean().item()}
