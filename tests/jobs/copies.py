@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -191,7 +192,7 @@ class Averages:
         self.shadow: dict[str, Tensor] = {}
 
     def register(self, module: nn.Module) -> None:
-        self.shadow = {name: parameter.data.clone() for name, parameter in module.named_parameters()}
+        self.shadow = OrderedDict((name, value.clone()) for name, value in module.state_dict().items())
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:

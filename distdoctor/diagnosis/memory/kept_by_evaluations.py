@@ -43,8 +43,8 @@ class KeptByEvaluation:
 def kept_by_evaluation(memory: RankMemory) -> KeptByEvaluation | None:
     """What this rank's evaluations keep.
 
-    None where one of them did not grow, where it was not given back (a cache of the data stays), or where none stands out from
-    the training.
+    None where one of them did not grow, or where none stands out from the training. A cache of the data stays: where no variable
+    of the function that evaluates accounts for it, it has to have been given back.
     """
     noted = list(memory.log.noted(EvaluationGrew))
     flat = {event.site for event in noted if event.grown < LEAST_GROWTH and not event.label}
@@ -55,7 +55,9 @@ def kept_by_evaluation(memory: RankMemory) -> KeptByEvaluation | None:
     steps = memory.rows["at_ns"].astype(np.int64)
     before = _held(memory, "rss", "rss_backward", device="peak")[steps <= most.at_ns]
     after = _held(memory, "rss", device="allocated")[steps > most.at_ns]
-    if not len(before) or not len(after) or int(after.min()) > most.nbytes - GIVEN_BACK * most.grown:
+    given_back = len(after) > 0 and int(after.min()) <= most.nbytes - GIVEN_BACK * most.grown
+    local = most.label.isidentifier() and most.held >= LEAST_SHARE * most.grown
+    if not len(before) or not (given_back or local):
         return None
     training = int(before.max())
     if most.nbytes < ABOVE_TRAINING * training:

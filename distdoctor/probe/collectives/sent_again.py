@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from distdoctor.probe.context import Rank
+from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import SentUnchanged
 
@@ -39,9 +40,18 @@ class SentAgain:
     def __init__(self, rank: Rank, trace: TraceWriter) -> None:
         self.rank, self.trace = rank, trace
         self._lines: dict[int, Sent] = {}
+        self._off = False
 
     def look(self, tensor: Tensor, site: int) -> None:
-        """The root of a broadcast is about to send this from a line of the user's."""
+        """The root of a broadcast is about to send this from a line of the user's. What cannot be read is not looked at again."""
+        try:
+            if not self._off:
+                self._look(tensor, site)
+        except Exception as error:
+            self._off = True
+            hand_on(error)
+
+    def _look(self, tensor: Tensor, site: int) -> None:
         if tensor.numel() < LEAST_ELEMENTS or tensor.is_cuda or not tensor.is_floating_point():
             return
         last = self._lines.get(site)

@@ -39,11 +39,11 @@ class HeldTensors:
     def tensors(self) -> list[Tensor]:
         """As they are now; [] when the object is gone or holds something else there."""
         one = self.owner()
-        held = attributes_of(one).get(self.attribute) if one is not None else None
+        held: Any = attributes_of(one).get(self.attribute) if one is not None else None
         if type(held) is list:
-            found = held if len(held) == len(self.keys) else []
+            found = held[:] if len(held) == len(self.keys) else []
         else:
-            found = [held.get(key) for key in self.keys] if type(held) is dict else []
+            found = [dict.get(held, key) for key in self.keys] if issubclass(type(held), dict) else []
         return found if all(_is_plain(each) for each in found) else []
 
 
@@ -67,7 +67,7 @@ def held_copies(
         if issubclass(kind, nn.Module) or not kind.__weakrefoffset__ or not sites.is_users_class(kind):
             continue
         for attribute, held in list(attributes_of(one).items()):
-            for layout in layouts if type(held) in (dict, list) and len(held) >= LEAST_TENSORS else ():
+            for layout in layouts if type(held) is list or issubclass(type(held), dict) else ():
                 keys = _keys(held, layout)
                 found = HeldTensors(
                     weakref.ref(one),
@@ -89,7 +89,7 @@ def _keys(held: Any, layout: Mapping[str, int]) -> tuple[Any, ...]:
         return tuple(range(len(held))) if len(held) == len(layout) else ()
     for prefix in ("", PREFIX):
         keys = tuple(prefix + name for name in layout)
-        if all(key in held for key in keys):
+        if all(dict.__contains__(held, key) for key in keys):
             return keys
     return ()
 

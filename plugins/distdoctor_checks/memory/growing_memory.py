@@ -12,8 +12,8 @@ How we know      The user's variables, and objects whose method is registered as
                  ranks that are made at one line in eight steps or more and never destroyed. If no sampled variable
                  grows but the process (or the device) does, only that is reported, as a possibility. A queue.Queue without a
                  maxsize that held 16 items and 64 MiB: a note, possible. Memory that grew by 64 MiB with the batches of an
-                 evaluation, beyond a fifth more than the training had, and was given back: a note, likely where a variable
-                 accounts for it.
+                 evaluation, beyond a fifth more than the training had, and was given back or lies in a variable of the function
+                 that evaluates: a note, likely where a variable accounts for it.
 What to do       Keep numbers (`loss.item()`) or detached tensors; bound caches; detach the state between batches.
 When it is fine  Growth that levels off (warm-up, the allocator's cache, optimizer state of the first step), a deque with
                  maxlen, buffers that have reached their bound, graphs rebuilt in each step, however long, or kept for a backward
