@@ -55,7 +55,7 @@ class EvaluationGrowth:
             self._open = False
             return
         done, self._asked = self._asked, self._asked + 1
-        if done < FIRST or (done - FIRST) % self._stride:
+        if done < FIRST or done % self._stride:
             return
         self._read.append(self._held())
         if len(self._read) > MOST_READINGS:
