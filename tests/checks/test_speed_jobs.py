@@ -47,6 +47,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.on_the_wire, {}, "DD505", (0, 1), "# what is sent"),
     (jobs.pipelined, {}, "DD506", (1,), "# the stages"),
     (jobs.collecting, {}, "DD512", (0, 1), "# walks through the heap"),
+    (jobs.collecting, {"together": True, "every": 1}, "DD512", (0, 1), "# walks through the heap"),
     (jobs.reading, {}, "DD513", (1,), "# long and short texts"),
     (jobs.compiling, {}, "DD514", (0, 1), "# of another length"),
     (jobs.showing, {}, "DD508", (0, 1), "# to be shown"),

@@ -146,6 +146,35 @@ def together(rank: int, world_size: int, folder: str) -> str:
     return seen.hexdigest()
 
 
+class Averages:
+    """The model's weights by name, as hand-written averages are kept."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: one.detach().clone() for name, one in model.named_parameters()}
+
+
+def kept(rank: int, world_size: int, folder: str) -> str:
+    """What is kept beside the model: averages by name, weights that are broadcast, all outputs of an evaluation."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 64), nn.Linear(64, 4)))
+    averages, weights = Averages(model.module), nn.utils.parameters_to_vector(model.parameters()).detach()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = torch.randn(24, 16)
+    losses: list[Any] = []
+    for _ in range(5):
+        losses += steps(model, optimizer, 1, rows[:4])
+        for name, one in model.module.named_parameters():
+            averages.shadow[name].lerp_(one.detach(), 0.1)
+        dist.broadcast(weights, 0)
+    for _ in range(2):
+        model.eval()
+        with torch.no_grad():
+            outputs = [model(batch).repeat(1, 1 << 18) for (batch,) in DataLoader(TensorDataset(rows))]
+        model.train()
+        losses += [float(outputs[-1].sum()), *steps(model, optimizer, 1, rows[:4])]
+    return digest(*losses, *model.parameters(), *averages.shadow.values(), weights)
+
+
 def sharded(rank: int, world_size: int, folder: str) -> str:
     """FSDP of both kinds, ZeRO, and distributed checkpoints, asynchronous ones among them."""
     import torch.distributed.checkpoint as dcp
@@ -335,6 +364,7 @@ TRAININGS: dict[str, tuple[Training, int]] = {
     "compiled": (compiled, 2),
     "sharded": (sharded, 2),
     "data": (data, 2),
+    "kept": (kept, 2),
     "growing": (growing, 1),
     "checkpoints": (checkpoints, 1),
     "watched": (watched, 2),

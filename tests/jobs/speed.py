@@ -289,13 +289,20 @@ class Masked(nn.Module):
         return self.body(inputs) * self.mask[-1, :10]
 
 
+class Drawing:
+    """Draws inputs by what it holds itself, and nobody sends."""
+
+    def __init__(self) -> None:
+        self.scale = torch.ones(8)
+
+
 def sending_masks(rank: int, *, counts: bool = False, sends: bool = True) -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(Masked(counts), broadcast_buffers=sends)  # sends its mask
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer, drawing = torch.optim.SGD(model.parameters(), lr=0.01), Drawing()
     for _ in range(24):
         optimizer.zero_grad()
-        cross_entropy(model(torch.randn(8, 64)), torch.randint(10, (8,))).backward()
+        cross_entropy(model(torch.randn(8, 64) * drawing.scale.mean()), torch.randint(10, (8,))).backward()
         optimizer.step()
 
 
@@ -546,7 +553,7 @@ def delayed(rank: int, *, each: float = 0.0, delay: int = 6, steps: int = 40) ->
         handle.wait()
 
 
-def collecting(rank: int, *, together: bool = False, steps: int = 30) -> None:
+def collecting(rank: int, *, together: bool = False, every: int = 6, steps: int = 30) -> None:
     """A large heap that the collector walks through, in other steps on each rank."""
     heap = [[number] for number in range(600_000)]
     made = 0
@@ -554,7 +561,7 @@ def collecting(rank: int, *, together: bool = False, steps: int = 30) -> None:
     def collect(model: nn.Module) -> None:
         nonlocal made
         made += 1
-        if (made + (0 if together else 3 * rank)) % 6 == 0:
+        if (made + (0 if together else 3 * rank)) % every == 0:
             gc.collect()  # walks through the heap
 
     gc.disable()

@@ -48,8 +48,9 @@ class SentAgain:
             if not self._off:
                 self._look(tensor, site)
         except Exception as error:
-            self._off = True
             hand_on(error)
+            self._off = True
+            self.trace.note_trouble(f"collectives: what is broadcast was left out: {type(error).__name__}: {error}")
 
     def _look(self, tensor: Tensor, site: int) -> None:
         if tensor.numel() < LEAST_ELEMENTS or tensor.is_cuda or not tensor.is_floating_point():

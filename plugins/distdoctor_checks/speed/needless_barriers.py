@@ -46,6 +46,7 @@ EACH = 0.9  # of the steps
 LOOKS = 4  # at buffers
 MOST_BUFFERS = 256  # that are looked at (`probe.gradients.buffers`): of more, some may change
 LEAST_BYTES = 1 << 20  # a step
+_BESIDE = TensorFlag.BUFFER | TensorFlag.COPY | TensorFlag.PLAIN  # copies and attributes of other objects are not sent
 
 
 @check("DD511", "needless-barriers", severity=NOTE, live=False)
@@ -140,12 +141,10 @@ def _sent_in_each_step(own: RankGradients) -> tuple[int, int, int] | None:
 
 
 def _constant_buffers(ranks: Sequence[RankGradients]) -> list[str]:
-    """The names of all buffers, where no look found another value in any; else none."""
+    """The names of all buffers of modules, where no look found another value in any; else none."""
     names: list[str] = []
     for own in ranks:
-        held = [
-            one for one in own.tensors.values() if one.flags & TensorFlag.BUFFER and not one.flags & TensorFlag.COPY
-        ]
+        held = [one for one in own.tensors.values() if one.flags & _BESIDE == TensorFlag.BUFFER]
         looks = [own.digests(one.step, one.optimizer) for one in own.updates if one.digested]
         for buffer in held:
             seen = [int(look[buffer.name]["param"]) for look in looks if buffer.name in look]

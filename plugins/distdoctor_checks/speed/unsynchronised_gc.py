@@ -1,13 +1,14 @@
 """
-DD512 unsynchronised-gc: Python's garbage collection stops ranks in different steps, and the others wait each time.
+DD512 unsynchronised-gc: Python's garbage collection stops ranks in different steps, so that others wait, or all in every step.
 
 What it means    CPython collects garbage once enough objects have been allocated, each process by its own count. While one rank
                  traverses millions of objects, all others wait in the next collective; in another step it is the other way
-                 round.
-Why it hurts     A pause that all ranks could take at once is paid once per rank.
+                 round. Or the program calls gc.collect() in each step, which traverses all objects there are.
+Why it hurts     A pause that all ranks could take at once is paid once per rank; one in each step is paid all the time.
 How we know      The time in the collector, from gc.callbacks, for each step of each rank. Only steps in which a rank collects
                  alone count (the median rank spends less than a quarter of that time in its own collector): 2 % of the time,
-                 and a tenth of a second in total. The others' wait is computed, not measured.
+                 and a tenth of a second in total. The others' wait is computed, not measured. In every step: each rank spends
+                 3 ms and more in the collector in a third of its steps or more, and a tenth of the time.
 What to do       Freeze long-lived objects and collect at fixed steps: gc.disable(); gc.freeze(); and every rank calls
                  gc.collect() in the same step, for example every 1,000 steps.
 When it is fine  Collections of all ranks in the same step, short ones, and jobs of fewer than 20 steps.
@@ -30,6 +31,7 @@ from distdoctor.testing.timing import timed_job
 SHARE, WORTH_SECONDS = 0.02, 0.1
 MUCH = 0.1  # of the time: then it is no note any more
 ALONE = 0.25  # of its pause is all that the others spend in theirs; two that strike together do not last equally long
+OFTEN = 0.3  # of its steps: each rank collects again and again
 FEWEST = 2  # steps in which a rank was stopped alone
 
 
@@ -38,6 +40,10 @@ def examine(timing: Timing) -> Iterator[Finding]:
     if len(timing.ranks) < 2:
         return
     spent, wall = _by_step(timing)
+    often, total = (spent >= WORTH_STEP_NS).mean(axis=1).min(), float(spent.sum(axis=1).min())
+    if often >= OFTEN and total >= max(WORTH_SECONDS * SECOND, MUCH * wall):
+        yield _again_and_again(timing, round(1 / often), total, wall)
+        return
     usual = np.median(spent, axis=0) if len(spent) > 2 else spent.min(axis=0)
     lost = np.where(usual <= ALONE * spent, spent - usual, 0.0)
     worst = lost.max(axis=0)  # [steps]
@@ -46,6 +52,34 @@ def examine(timing: Timing) -> Iterator[Finding]:
     if max(struck.values()) < FEWEST or total < max(WORTH_SECONDS * SECOND, SHARE * wall):
         return
     yield _finding(timing, {rank: count for rank, count in struck.items() if count}, total, wall)
+
+
+def _again_and_again(timing: Timing, every: int, total: float, wall: float) -> Finding:
+    ranks, steps = tuple(sorted(timing.ranks)), timing.steps
+    often = "every step" if every == 1 else f"one step of {every}"
+    site = next((site for rank in ranks if (site := _struck_at(timing, rank))), timing.step_site(ranks[0]))
+    return Finding(
+        title=f"garbage collection runs in {often}: {total / SECOND:.1f} of {wall / SECOND:.1f} s on each rank",
+        ranks=ranks,
+        confidence=LIKELY,
+        severity=WARNING,
+        place=site,
+        places=(Place(site, ranks, "longest collection"),),
+        evidence={
+            "lost_seconds": round(total / SECOND, 3),
+            "seconds_per_step": round(total / steps / SECOND, 6),
+            "share": round(total / wall, 3),
+            "steps": steps,
+        },
+        why=f"{total / steps / MILLISECOND:.1f} ms a step on average, on every rank",
+        prescriptions=(
+            Prescription(
+                "collect-together",
+                change="call gc.collect() once in hundreds of steps, and gc.freeze() once what lives long has been made",
+                effect=f"up to {total / SECOND:.1f} of {wall / SECOND:.1f} s",
+            ),
+        ),
+    )
 
 
 def _by_step(timing: Timing) -> tuple[Floats, float]:
