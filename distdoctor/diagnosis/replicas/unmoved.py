@@ -51,27 +51,40 @@ def unmoved(gradients: Gradients) -> Iterator[Unmoved]:
     looked_at: dict[int, set[str]] = defaultdict(set)
     for rank, own in gradients.ranks.items():
         for optimizer, updates in _updates(own).items():
-            moving = 0
-            for tensor in own.tensors.values():
-                if tensor.optimizer != optimizer or tensor.flags & TensorFlag.BUFFER or tensor.numel < LEAST_ELEMENTS:
+            alike, all_of_them = _alike_in_the_later_half(own, optimizer, updates)
+            looked_at[optimizer] |= all_of_them
+            for tensor in own.tensors.values() if alike < all_of_them else ():  # else its rate is 0 everywhere
+                if tensor.optimizer != optimizer or tensor.name not in alike or tensor.numel < LEAST_ELEMENTS:
                     continue
                 still = _still(own, tensor)
-                looked_at[optimizer].add(tensor.name)
-                moving += still is None
                 if still is not None and _would_move(tensor, updates, *still):
                     found[optimizer, tensor.dtype].setdefault(rank, []).append((tensor.name, *still))
-            if not moving:  # the optimizer does not step at all, or its rate is 0 everywhere
-                for key in [key for key in found if key[0] == optimizer]:
-                    found[key].pop(rank, None)
     for (optimizer, dtype), by_rank in found.items():
-        if by_rank:
-            every = [one for own in by_rank.values() for one in own]
-            names = tuple(dict.fromkeys(name for name, *_ in every))
-            updates = _updates(gradients.ranks[min(by_rank)])[optimizer]
-            yield Unmoved(
-                names, len(looked_at[optimizer]), tuple(sorted(by_rank)), dtype, _rate(updates),
-                max(since for _, since, _ in every), min(until for *_, until in every), updates[-1].site, updates[-1].at_ns,
-            )  # fmt: skip
+        every = [one for own in by_rank.values() for one in own]
+        names = tuple(dict.fromkeys(name for name, *_ in every))
+        updates = _updates(gradients.ranks[min(by_rank)])[optimizer]
+        yield Unmoved(
+            names, len(looked_at[optimizer]), tuple(sorted(by_rank)), dtype, _rate(updates),
+            max(since for _, since, _ in every), min(until for *_, until in every), updates[-1].site, updates[-1].at_ns,
+        )  # fmt: skip
+
+
+def _alike_in_the_later_half(
+    own: RankGradients, optimizer: int, updates: Sequence[Update]
+) -> tuple[set[str], set[str]]:
+    """(parameters that have the same bits in the last look and in one before the later half, all that were looked at in both);
+    nothing where that is too short to tell."""
+    last = updates[-1].step
+    early = [update.step for update in updates if update.step <= last - max(FEWEST_STEPS, last // 2)]
+    if not early:
+        return set(), set()
+    then, now = own.digests(early[-1], optimizer), own.digests(last, optimizer)
+    both = {
+        name
+        for name in then.keys() & now.keys()
+        if (info := own.info(name, optimizer)) and not info.flags & TensorFlag.BUFFER
+    }
+    return {name for name in both if int(then[name]["param"]) == int(now[name]["param"]) != 0}, both
 
 
 def _updates(own: RankGradients) -> Mapping[int, list[Update]]:
