@@ -17,6 +17,7 @@ from distdoctor.probe.tensors.digests import Digests, Reading
 
 SHARE = 0.003  # of a step; the rest of the promise (0.01) belongs to the streams that look at every step
 FIRST_STEPS = 4  # are looked at, whatever it costs: most illnesses are there from the start
+THIRDS = 96  # the first step that is looked at as three times a power of two: before it looks are close together anyway
 FREE_SECONDS = 0.2  # of looking, once, before the share counts: short jobs and tests are looked at whole
 LONGEST = 4096  # steps between two looks
 MOST_PATTERNS = (
@@ -78,12 +79,13 @@ class Tracked:
 
     def wants(self, step: int) -> bool:
         """Whether a step is looked at: one in an interval, and whatever looks cost the first ones, those whose number is a power
-        of two or three times one (a job of a million steps has forty, and at most the last third of it lies behind the last one),
-        and the first ones of a new stage."""
+        of two or, later, three times one (a job of a million steps has 33; at most the last third of a job lies behind the last
+        one), and the first ones of a new stage."""
         if step % self.interval == 0:
             return True
         new = step <= self._anew or step == self.together
-        return not self.fixed and (step <= FIRST_STEPS or step // (step & -step) in (1, 3) or new)
+        odd = step // (step & -step)
+        return not self.fixed and (step <= FIRST_STEPS or odd == 1 or (odd == 3 and step >= THIRDS) or new)
 
     def notice_stage(self, optimizer: Optimizer) -> None:
         """Look again from here on where parameters have gradients that had none, or the other way round: a few of each group
