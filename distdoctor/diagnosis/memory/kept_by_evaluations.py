@@ -55,15 +55,10 @@ def kept_by_evaluation(memory: RankMemory) -> KeptByEvaluation | None:
     steps = memory.rows["at_ns"].astype(np.int64)
     before = _held(memory, "rss", "rss_backward", device="peak")[steps <= most.at_ns]
     after = _held(memory, "rss", device="allocated")[steps > most.at_ns]
-    given_back = len(after) > 0 and int(after.min()) <= most.nbytes - GIVEN_BACK * most.grown
-    local = most.label.isidentifier() and most.held >= LEAST_SHARE * most.grown
-    if not len(before) or not (given_back or local):
-        return None
-    training = int(before.max())
-    if most.nbytes < ABOVE_TRAINING * training:
-        return None
-    evaluations = [event for event in grew if event.site == most.site]
-    return KeptByEvaluation(
+    if not len(before):
+        return None  # nothing was trained yet
+    told = [event.batches for event in grew if event.site == most.site]
+    kept = KeptByEvaluation(
         memory.rank,
         most.site,
         most.label,
@@ -71,14 +66,14 @@ def kept_by_evaluation(memory: RankMemory) -> KeptByEvaluation | None:
         most.held,
         most.grown,
         most.nbytes,
-        training,
+        int(before.max()),
         most.batches,
-        1
-        + sum(
-            after.batches <= before.batches for before, after in pairwise(evaluations)
-        ),  # told anew as batches double
+        1 + sum(later <= earlier for earlier, later in pairwise(told)),  # one is told anew as its batches double
         most.at_ns + memory.log.monotonic_to_wall_ns,
     )
+    given_back = len(after) > 0 and int(after.min()) <= kept.total - GIVEN_BACK * kept.grown
+    is_local = kept.seen and kept.variable.isidentifier()
+    return kept if kept.total >= ABOVE_TRAINING * kept.training and (given_back or is_local) else None
 
 
 def _held(memory: RankMemory, *columns: str, device: str) -> Any:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.observed import ParameterCourse, courses
+from distdoctor.diagnosis.replicas.stage_norms import PIPELINE
 from distdoctor.recording.trace.layout import POINT_TO_POINT
 
 LEAST_APART = 2  # weights that begin apart on the same ranks
-PIPELINE = "pipeline"  # what starts a backward pass, where a schedule of torch's pipelining does
 
 
 @dataclass(frozen=True)

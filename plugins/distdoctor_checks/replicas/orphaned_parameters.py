@@ -14,7 +14,8 @@ What to do       Build the optimizer last, from the model's own parameters; add 
                  parameters that the optimizer holds in fp32 (autocast, or MixedPrecisionPolicy(param_dtype=torch.bfloat16)
                  over an fp32 model).
 When it is fine  A layer that was trainable when the optimizer was built but was left out: a note, because its gradient is
-                 computed and averaged for nothing. Frozen parameters and parameters changed by hand are not reported.
+                 computed and averaged for nothing. Frozen parameters and parameters changed by hand are not reported, nor
+                 optimizers whose rate is 0 in every group.
 Source           torch.distributed.fsdp.fully_shard: "users should construct the optimizer after applying fully_shard".
 """
 

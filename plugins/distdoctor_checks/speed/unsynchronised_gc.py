@@ -11,7 +11,7 @@ How we know      The time in the collector, from gc.callbacks, for each step of 
                  3 ms and more in the collector in a third of its steps or more, and a tenth of the time.
 What to do       Freeze long-lived objects and collect at fixed steps: gc.disable(); gc.freeze(); and every rank calls
                  gc.collect() in the same step, for example every 1,000 steps.
-When it is fine  Collections of all ranks in the same step, short ones, and jobs of fewer than 20 steps.
+When it is fine  Collections of all ranks in the same step now and then, short ones, and jobs of fewer than 20 steps.
 Source           torchtitan's GarbageCollection ("avoid straggling during training"); CPython's gc module.
 """
 
