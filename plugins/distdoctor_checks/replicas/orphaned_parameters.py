@@ -15,7 +15,8 @@ What to do       Build the optimizer last, from the model's own parameters; add 
                  over an fp32 model).
 When it is fine  A layer that was trainable when the optimizer was built but was left out: a note, because its gradient is
                  computed and averaged for nothing. Frozen parameters and parameters changed by hand are not reported, nor
-                 optimizers whose rate is 0 in every group.
+                 optimizers whose rate is 0 in every group. An optimizer that adds its updates up in fp32 of its own may need
+                 more steps before a number of 16 bits moves: accept it with --ignore DD211.
 Source           torch.distributed.fsdp.fully_shard: "users should construct the optimizer after applying fully_shard".
 """
 
