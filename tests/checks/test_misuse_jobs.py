@@ -52,7 +52,8 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, Severity, str, str, dic
       for how in ("loss", "flat", "handle", "averaged by hand")),
     (jobs.gathered_by_a_function, {}, "DD217", WARNING, LIKELY, "# and no other rank's", {"function": "OwnPart"}),
     (jobs.gathered_by_a_function, {"one_loss": True}, "DD217", NOTE, LIKELY, "# and no other rank's", {"one_loss": True}),
-    (jobs.clipped_stages, {}, "DD220", WARNING, LIKELY, "# of this stage alone", {"step": 1}),
+    *((jobs.clipped_stages, {"by_hand": by_hand}, "DD220", WARNING, LIKELY, "# of this stage alone", {"step": 1})
+      for by_hand in (False, True)),
     (jobs.distilled, {}, "DD209", WARNING, LIKELY, "# over all ranks", {"ranks": 2}),
     (jobs.old_scaler, {}, "DD804", NOTE, CERTAIN, "torch.cuda.amp.GradScaler", {"instead": 'torch.amp.GradScaler("cuda")'}),
 ]  # fmt: skip
@@ -121,6 +122,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.gathered_by_a_function, {"how": "summed"}),
     (jobs.gathered_by_a_function, {"how": "scaled", "one_loss": True}),
     (jobs.clipped_stages, {"together": True}),
+    (jobs.clipped_stages, {"together": True, "by_hand": True}),
     (jobs.clipped_stages, {"limit": 1e6}),
     (jobs.restored_by_the_first, {"by_all": True}),
     (jobs.distilled, {"by_world": True}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -451,15 +452,16 @@ def gathered_by_a_function(rank: int, world_size: int, *, how: str = "own", one_
     return digest_of_training(model)
 
 
-def clipped_stages(rank: int, world_size: int, *, together: bool = False, limit: float = 0.01) -> str:
-    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-
+def clipped_stages(
+    rank: int, world_size: int, *, together: bool = False, limit: float = 0.01, by_hand: bool = False
+) -> str:
+    """`by_hand`: the stages send each other what torch's schedule would send."""
     stage = nn.Linear(16, 16)
-    run = ScheduleGPipe(PipelineStage(stage, rank, world_size, torch.device("cpu")), 2, loss_fn=nn.functional.mse_loss)
+    turn = _stage_by_hand if by_hand else _scheduled_stage(stage, rank, world_size)
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        run.step(torch.randn(8, 16)) if rank == 0 else run.step(target=torch.randn(8, 16))
+        turn(stage, rank)
         if together:
             squares = torch.nn.utils.get_total_norm([p.grad for p in stage.parameters() if p.grad is not None]) ** 2
             dist.all_reduce(squares)
@@ -468,6 +470,29 @@ def clipped_stages(rank: int, world_size: int, *, together: bool = False, limit:
             torch.nn.utils.clip_grad_norm_(stage.parameters(), limit)  # of this stage alone
         optimizer.step()
     return digest_of_training(stage)
+
+
+def _scheduled_stage(stage: nn.Module, rank: int, world_size: int) -> Callable[[nn.Module, int], object]:
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    run = ScheduleGPipe(PipelineStage(stage, rank, world_size, torch.device("cpu")), 2, loss_fn=nn.functional.mse_loss)
+    return lambda _, rank: run.step(torch.randn(8, 16)) if rank == 0 else run.step(target=torch.randn(8, 16))
+
+
+def _stage_by_hand(stage: nn.Module, rank: int) -> None:
+    """Of two stages."""
+    if rank == 0:
+        handed, gradient = stage(torch.randn(8, 16)), torch.empty(8, 16)
+        dist.send(handed.detach(), 1)
+        dist.recv(gradient, 1)
+        handed.backward(gradient)
+        return
+    handed = torch.empty(8, 16)
+    dist.recv(handed, 0)
+    handed.requires_grad_()
+    nn.functional.mse_loss(stage(handed), torch.randn(8, 16)).backward()
+    assert handed.grad is not None
+    dist.send(handed.grad, 0)
 
 
 def restored_by_the_first(rank: int, world_size: int, *, by_all: bool = False) -> str:

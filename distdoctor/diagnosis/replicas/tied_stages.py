@@ -6,15 +6,13 @@ these stages, each with random numbers of its own.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.observed import ParameterCourse, courses
-from distdoctor.diagnosis.replicas.stage_norms import PIPELINE
-from distdoctor.recording.trace.layout import POINT_TO_POINT
+from distdoctor.diagnosis.replicas.stage_norms import is_fed
 
 LEAST_APART = 2  # weights that begin apart on the same ranks
 
@@ -30,7 +28,7 @@ class TiedWeight:
 
 def tied_weights(gradients: Gradients, optimizer: int, holders: Sequence[int]) -> Iterator[TiedWeight]:
     """Those that are not kept equal from their first step on."""
-    fed = {rank for rank in holders if _is_fed(gradients, optimizer, rank)}
+    fed = {rank for rank in holders if is_fed(gradients, optimizer, rank)}
     found = courses(gradients.ranks, optimizer, holders, by_messages=True) if fed else {}
     for name, by_rank in found.items():
         for ranks in _begun_alike(by_rank):
@@ -40,14 +38,6 @@ def tied_weights(gradients: Gradients, optimizer: int, holders: Sequence[int]) -
             mine = [by_rank[rank] for rank in ranks]
             if fed & {*ranks} and apart >= LEAST_APART and apart > alike and _parts_at_once(mine):
                 yield TiedWeight(name, ranks, apart)
-
-
-def _is_fed(gradients: Gradients, optimizer: int, rank: int) -> bool:
-    """Whether a rank exchanges messages and has no loss of its own: its backward passes begin with a gradient that it got."""
-    own = gradients.ranks[rank]
-    updates = [u for u in own.updates if u.optimizer == optimizer and u.step and u.digested and u.roots]
-    sends = bool(set(own.log.calls["op"].tolist()) & {int(op) for op in POINT_TO_POINT})
-    return sends and bool(updates) and all(u.roots == PIPELINE or math.isnan(u.loss) for u in updates)
 
 
 def _begun_alike(by_rank: Mapping[int, ParameterCourse]) -> list[tuple[int, ...]]:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from distdoctor.diagnosis.replicas.gradients import Gradients, ReplicaGroup
-from distdoctor.diagnosis.replicas.rank_gradients import Update, same_ranks
+from distdoctor.diagnosis.replicas.rank_gradients import RankGradients, Update, same_ranks
 from distdoctor.recording.trace.events import BackwardRng
 from distdoctor.recording.trace.layout import SPOTS, UpdateFlag
 
@@ -42,6 +42,21 @@ def used_factors(gradients: Gradients, peers: ReplicaGroup) -> Iterator[tuple[in
             continue
         found = [factor for ranks in tensors.values() if len(ranks) == len(peers.ranks) for factor in _ratios(ranks)]
         if len(found) >= 2 and max(found) - min(found) <= TOLERANCE * abs(max(found)):
+            yield step, sum(found) / len(found)
+
+
+def own_factors(own: RankGradients, optimizer: int) -> Iterator[tuple[int, float]]:
+    """(step, what a rank used divided by what it had computed), where all elements agree on it: what it divides by hand, with
+    or without a sum over ranks that compute the same."""
+    ratios: dict[int, list[float]] = defaultdict(list)
+    for row in own.log.rows("spots"):
+        tensor = own.tensors.get(int(row["tensor"]))
+        if tensor is not None and tensor.optimizer == optimizer and row["step"] <= own.until:
+            values = ((float(row[f"own_{spot}"]), float(row[f"used_{spot}"])) for spot in range(SPOTS))
+            ratios[int(row["step"])] += [used / computed for computed, used in values if computed]
+    changed = {update.step for update in own.updates if _is_changed(update)}
+    for step, found in sorted(ratios.items()):
+        if step not in changed and len(found) >= 2 and max(found) - min(found) <= TOLERANCE * abs(max(found)):
             yield step, sum(found) / len(found)
 
 

@@ -33,7 +33,7 @@ from distdoctor.diagnosis.finding import LIKELY, NOTE, WARNING, Finding, Place, 
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients
 from distdoctor.diagnosis.replicas.loss_scale import factor_around_mean, factor_of, reads_as_mean
 from distdoctor.diagnosis.replicas.rank_gradients import Update
-from distdoctor.diagnosis.replicas.used_factor import is_close, used_factors
+from distdoctor.diagnosis.replicas.used_factor import is_close, own_factors, used_factors
 from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
 from distdoctor.diagnosis.source.edits import Edit
 from distdoctor.diagnosis.source.loss_divisions import divisions_before
@@ -208,13 +208,19 @@ def _sum_of_means(updates: list[Update], recording: Recording) -> Finding | None
 
 def _is_undone(gradients: Gradients, updates: list[Update], error: float) -> bool:
     """Whether the script divides the gradients themselves, before the step."""
-    found = (
+    optimizer = updates[0].optimizer
+    over_ranks = (
         factor
         for peers in gradients.peers
-        if peers.optimizer == updates[0].optimizer and peers.by != OBSERVED
+        if peers.optimizer == optimizer and peers.by != OBSERVED
         for _, factor in used_factors(gradients, peers)
     )
-    return any(is_close(factor * error, 1.0) for factor in found)
+    by_itself = (
+        factor
+        for rank in sorted({update.rank for update in updates})
+        for _, factor in own_factors(gradients.ranks[rank], optimizer)
+    )
+    return any(is_close(factor * error, 1.0) for factor in (*over_ranks, *by_itself))
 
 
 def _has_a_loader_each(updates: list[Update], recording: Recording, micro_steps: int) -> bool:

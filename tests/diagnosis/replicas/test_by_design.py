@@ -152,6 +152,19 @@ def test_gradients_that_the_script_divides_by_hand_are_not_too_large() -> None:
     assert told(accumulating(0.25), "DD208") == []
 
 
+def test_gradients_that_each_rank_divides_are_not_too_large_though_nothing_wraps_the_model() -> None:
+    def divided(by: float) -> TrainedJob:
+        flags, job = UpdateFlag.DIGESTED | UpdateFlag.ONE_LINE, trained_job(2, wrapped=False).initial()
+        for step in (1, 2):
+            job.step(backwards=4, unsynced=0, flags=flags)
+            own = [1.0, 2.0, 3.0, 4.0 + step]
+            job.spot(step, own={0: own, 1: own}, used=[value / by for value in own])
+        return job
+
+    assert told(divided(1.0), "DD208") == [("DD208", LIKELY)]
+    assert told(divided(4.0), "DD208") == []
+
+
 def summed(losses: dict[int, float]) -> TrainedJob:
     job = trained_job(2).initial()
     for step in (1, 2):
