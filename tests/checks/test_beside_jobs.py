@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs.beside import centred, plain_statistics, statistics, two_stages
+from jobs.beside import centred, coded, plain_statistics, statistics, two_stages
 from jobs.replicas import watched
 from test_replicas_jobs import found
 
@@ -65,6 +65,17 @@ def test_local_statistics_of_a_sharded_model_are_told_where_one_ranks_are_saved(
 def test_statistics_of_a_sharded_model_that_follow_all_ranks_or_one_are_left_alone(where: str, kind: str) -> None:
     recording, _ = watched(statistics, kind=kind, sharded=where)
     assert [(one.code, one.title) for one in found(recording) if one.code.startswith("DD2")] == []
+
+
+@pytest.mark.parametrize(("kind", "told"), [("local", True), ("synchronised", False), ("own norm", False)])
+def test_a_codebook_that_follows_the_rows_of_one_rank_is_told(kind: str, told: bool) -> None:
+    recording, _ = watched(coded, kind=kind)
+    findings = [one for one in found(recording) if one.code.startswith("DD2")]
+
+    assert [(one.code, one.severity, one.confidence) for one in findings] == [("DD204", WARNING, POSSIBLE)] * told
+    for one in findings:
+        assert "gain on rank 1 is lost" in one.title
+        assert recording.sources[one.place.path].splitlines()[one.place.line - 1].strip().startswith("near =")
 
 
 @pytest.mark.parametrize(("kind", "told"), [("local", True), ("synchronised", False), ("shown", False)])

@@ -42,6 +42,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.averaged_in_hooks, {}, "DD508", (0, 1), "# by hooks"),
     (jobs.with_barriers, {}, "DD511", (0, 1), "# protects nothing"),
     (jobs.scored, {}, "DD511", (0, 1), "# every row"),
+    (jobs.tracked, {}, "DD511", (0, 1), "# row by row"),
     (jobs.sending_masks, {}, "DD511", (0, 1), "# sends its mask"),
     (jobs.searching, {}, "DD503", (0, 1), "model = DistributedDataParallel(Net"),
     (jobs.on_the_wire, {}, "DD505", (0, 1), "# what is sent"),
@@ -72,6 +73,7 @@ def test_lost_time_is_found_with_its_rank_and_line(
 HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.ordinary, {}),
     (jobs.scored, {"counts": True}),
+    (jobs.tracked, {"every": 20}),
     (jobs.read_ahead, {}),
     (jobs.kept_by_workers, {"lives_on": True}),
     (jobs.evaluating, {"together": True}),

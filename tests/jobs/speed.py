@@ -443,6 +443,24 @@ def scored(rank: int, *, counts: bool = False) -> None:
     dist.all_reduce(hits)
 
 
+def tracked(rank: int, *, every: int = 1) -> None:
+    """Statistics of each user, of which every rank hands out a row for each sample."""
+    model = DistributedDataParallel(nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    seen: dict[int, float] = {}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        output = model(torch.randn(8192, 8))
+        output.square().mean().backward()
+        optimizer.step()
+        if step % every == 0:
+            rows = [{"user": user % 97, "score": score} for user, score in enumerate(output.detach()[:, 0].tolist())]
+            everybodys: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(everybodys, rows)  # row by row
+            for row in everybodys[0][:97]:
+                seen[row["user"]] = seen.get(row["user"], 0.0) + row["score"]
+
+
 def averaged_one_by_one(rank: int, *, layers: int = 60, steps: int = 24) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])

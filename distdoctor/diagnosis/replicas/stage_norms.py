@@ -64,7 +64,9 @@ def _stages(gradients: Gradients) -> list[int]:
 
 def is_fed(gradients: Gradients, optimizer: int, rank: int) -> bool:
     """Whether a rank exchanges messages and has no loss of its own: its backward passes begin with a gradient that it got."""
-    updates = [u for u in gradients.ranks[rank].updates if u.optimizer == optimizer and u.step and u.digested and u.roots]
+    updates = [
+        u for u in gradients.ranks[rank].updates if u.optimizer == optimizer and u.step and u.digested and u.roots
+    ]
     return _exchanges_messages(gradients, rank) and bool(updates) and all(map(_begins_with_a_gradient, updates))
 
 

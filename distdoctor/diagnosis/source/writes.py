@@ -143,12 +143,31 @@ def accumulated_at(sources: Mapping[str, str], of_class: str, name: str) -> Sour
 
 def is_used_forward(sources: Mapping[str, str], of_class: str, name: str) -> bool:
     """Whether the forward of a class computes with a buffer of its own, beside bringing it forward."""
-    program = program_of(sources)
+    return any(True for _ in _forward_reads(program_of(sources), of_class, name))
+
+
+def _forward_reads(program: UserProgram, of_class: str, name: str) -> Iterator[ast.AST]:
     kept = _Kept(program, name, of_class)
     for scope in program.methods({of_class}, "forward") if of_class in program.classes else ():
         writes = {id(one) for write in _writes_of(kept, scope) for one in ast.walk(write)}
         reads = (node for node in program.inside(scope) if isinstance(node, ast.Attribute) and kept.is_it(node))
-        if any(isinstance(one.ctx, ast.Load) and id(one) not in writes and _is_value(program, one) for one in reads):
+        yield from (
+            one for one in reads if isinstance(one.ctx, ast.Load) and id(one) not in writes and _is_value(program, one)
+        )
+
+
+def is_used_in_training(sources: Mapping[str, str], of_class: str, name: str) -> bool:
+    """Whether the forward of a class computes with a buffer of its own, not only where `self.training` is off, as running
+    statistics of a normalisation do."""
+    program = program_of(sources)
+    return any(not _is_in_evaluation(program, read) for read in _forward_reads(program, of_class, name))
+
+
+def _is_in_evaluation(program: UserProgram, node: ast.AST) -> bool:
+    for test in tests_around(program, node):
+        off = isinstance(test.value, ast.UnaryOp) and isinstance(test.value.op, ast.Not)
+        asked = test.value.operand if isinstance(test.value, ast.UnaryOp) and off else test.value
+        if dotted(asked) == "self.training" and test.negated is not off:
             return True
     return False
 

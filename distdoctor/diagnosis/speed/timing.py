@@ -304,11 +304,31 @@ class Timing:
     def queued(self, rank: int) -> tuple[float, float]:
         """What the main thread of a rank stood in the queue for a core: nanoseconds of each step, and the share (0-1) of the time
         in which it could have run. (0, 0) where nobody counted."""
-        noted = list(self.recording.ranks[rank].noted(CoreShare))
-        if not noted or not noted[-1].steps:
+        last = self._core_share(rank)
+        if last is None:
             return 0.0, 0.0
-        last = noted[-1]
         return last.queued_ns / last.steps, last.queued_ns / max(last.ran_ns + last.queued_ns, 1)
+
+    def _core_share(self, rank: int) -> CoreShare | None:
+        noted = list(self.recording.ranks[rank].noted(CoreShare))
+        return noted[-1] if noted and noted[-1].steps else None
+
+    def has_no_core_left(self, rank: int) -> bool:
+        """Whether the ranks of its host compute on all cores that they may use together: other processes would take theirs."""
+        host = self.ranks[rank].log.machine
+        here = [other for other, times in self.ranks.items() if times.log.machine == host]
+        shares = [share for other in here if (share := self._core_share(other)) is not None]
+        if not all(self.ranks[other].on_cpu for other in here) or len(shares) < len(here):
+            return False
+        cores = len(set[int]().union(*(share.cpus for share in shares)))
+        return min([cores, *(share.quota for share in shares if share.quota)]) <= len(here)
+
+    def off_core_ns(self, rank: int) -> float:
+        """How long the main thread of a rank slept in each step, for whatever it waited; 0 where nobody counted."""
+        last = self._core_share(rank)
+        if last is None:
+            return 0.0
+        return max(0.0, float(self.ranks[rank].walls.mean()) - (last.ran_ns + last.queued_ns) / last.steps)
 
     def is_worth(self, per_step: RobustMedian, share: float) -> bool:
         """Whether so many nanoseconds of each step are worth a word: that share of a step, no scatter, and not a trifle."""

@@ -517,7 +517,7 @@ class TensorFlag(IntFlag):
     BUFFER = 4
     NORMALISATION = 8  # running statistics of a batch normalisation
     SHARDED = 16  # a DTensor of which this rank holds a part
-    LATER = 32  # buffers: not broadcast before each forward
+    LATER = 32  # buffers: the wrapper broadcasts them before the next forward
     COPY = 64  # of BUFFERs: all parameters of a copy of what is trained, under one digest
     CARRIED = 128  # another optimizer had stepped it before this one did
     PLAIN = 256  # of BUFFERs: an attribute of an object that is no module

@@ -15,7 +15,9 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  normalisers of observations, or the centre of a loss: compared where a forward goes
                  through them (one without gradients: possible; of a loss, where it computes with them), the source shows
                  that each value is made of the one before, they differ in every look and change on two ranks or more; and
-                 so are buffers in a model that fully_shard or FSDP1 shards, which broadcast none. Tensors and arrays in plain
+                 so are buffers in a model that fully_shard or FSDP1 shards, which broadcast none. Where the wrapper does
+                 broadcast them, those of the user's own modules whose forward computes with them in training: rank 0's replace
+                 what all others have made of their rows (possible). Tensors and arrays in plain
                  objects are compared as well, where the source takes them off what a function is given, or divides that by them:
                  possible, and a note where they stay as they are since the start. So is a vocabulary, an encoder or a scale
                  that the source fits to one rank's share of the data, and of which no collective carries anything.
@@ -61,6 +63,7 @@ from distdoctor.diagnosis.source.writes import (
     buffer_writes,
     instances_made,
     is_used_forward,
+    is_used_in_training,
     scales_what_it_is_given,
 )
 from distdoctor.recording.rank_set import named
@@ -98,6 +101,8 @@ def examine(
                 yield _finding(gradients, peers, drifts, recording, saved, normalisation=normalisation)
     for peers in sharded:
         yield from _inside(gradients, peers, recording, checkpoints)
+    for peers in whole:
+        yield from _overwritten(gradients, peers, recording)
     training = [peers for peers in (*whole, *sharded) if peers.optimizer == 1]
     if training:
         most = max(training, key=lambda one: len(one.ranks))
@@ -130,6 +135,54 @@ def _inside(
     apart, line = _kept_apart(gradients, peers, recording, owners, peers.optimizer)
     if line:
         yield _local_statistics(gradients, peers, recording, checkpoints, apart, line, BesideUsed())
+
+
+def _overwritten(gradients: Gradients, peers: ReplicaGroup, recording: Recording) -> Iterator[Finding]:
+    """Statistics that each rank brings forward by its own rows, until the wrapper's broadcast replaces them by rank 0's."""
+    if any(rank not in gradients.ranks for rank in peers.ranks):
+        return
+    by_class: dict[str, dict[str, str]] = defaultdict(dict)
+    for tensor in gradients.tensors_of(peers.ranks):
+        other = tensor.flags & (TensorFlag.NORMALISATION | TensorFlag.COPY)
+        if tensor.flags & TensorFlag.LATER and not other and tensor.optimizer == peers.optimizer:
+            by_class[tensor.owner][tensor.name] = tensor.owner
+    for kind, owners in sorted(by_class.items()):
+        apart, line = _kept_apart(gradients, peers, recording, owners, peers.optimizer)
+        if line and any(is_used_in_training(recording.sources, kind, name.rpartition(".")[2]) for name in apart):
+            yield _lost(gradients, peers, recording, apart, line)
+
+
+def _lost(
+    gradients: Gradients, peers: ReplicaGroup, recording: Recording, apart: dict[str, Course], line: SourceLine
+) -> Finding:
+    (name, course), more = next(iter(apart.items())), len(apart) - 1
+    root, others = peers.ranks[0], named(peers.ranks[1:])
+    writes = buffer_writes(recording.sources, apart)
+    wrapped = event_site(gradients, Wrapped, peers.ranks)
+    return Finding(
+        title=f"what {name}{f' and {more} more' if more else ''} gain on {others} is lost: rank {root}'s replace it before each "
+        "forward"
+        if more
+        else f"what {name} gains on {others} is lost: rank {root}'s replaces it before each forward",
+        ranks=peers.ranks,
+        place=writes[0][0] if writes else line,
+        places=(
+            *(Place(one, peers.ranks, f"on the way into it: `{text}`") for one, text in writes[:4]),
+            *((Place(line, peers.ranks, "brings it forward by this rank's own rows"),) if not writes else ()),
+            *((Place(wrapped, peers.ranks, "broadcasts buffers before each forward"),) if wrapped else ()),
+        ),
+        evidence={"buffers": list(apart)[:8], "looks": len(course)},
+        why=f"it differs between {named(peers.ranks)} after each of {len(course)} steps that were looked at, and the forward "
+        f"computes with it: it follows rank {root}'s rows alone",
+        prescriptions=(Prescription("broadcast-buffers", change=_all_reduced(writes)),),
+        confidence=POSSIBLE,
+        at_ns=min((u.at_ns for u in _updates_at(gradients, peers, next(iter(course)))), default=0),
+    )
+
+
+def _all_reduced(writes: list[Line]) -> str:
+    made = f" (`{writes[0][1]}`, {at(writes[0][0])})" if writes else ""
+    return f"all_reduce what goes into it{made}, sums and counts, before it is written"
 
 
 def _beside(

@@ -10,7 +10,8 @@ How we know      The time inside `next` of training loaders, per step, by the ra
 What to do       Give the loader workers that prefetch, keep them between epochs, and do the expensive part once in advance. If
                  it is one rank: check its disk, its share of the files, its neighbors on the CPU.
 When it is fine  Short jobs, and waits below 3 ms a step or half a second in total, are not reported. The first steps do not
-                 count. Where the rank stands in the queue for a core a quarter of the time it is a note: the host is full.
+                 count. Where the rank stands in the queue for a core a quarter of the time it is a note: the host is full. So
+                 it is where ranks compute on every core and batches are work, not waiting: workers would take those cores.
 Source           torch.utils.data.DataLoader: num_workers, prefetch_factor, persistent_workers.
 """
 
@@ -27,6 +28,10 @@ from distdoctor.recording.recording import Recording
 from distdoctor.testing.timing import timed_job
 
 CROWDED = 0.25  # of the time in which a thread could run, in the queue for a core
+WANTED = 0.1  # the same, where workers and ranks are more than the cores
+_WITHOUT_A_CORE = (
+    "make batches cheaper: do the expensive part once in advance, and take a batch out of a tensor by one index"
+)
 MORE = 3.0  # times what the others wait: then it is these ranks, not the loader as such
 
 
@@ -47,17 +52,13 @@ def examine(timing: Timing) -> Iterator[Finding]:
     waiting = f", and {named(timing.ranks.keys() - set(ranks))} for it" if odd else ""
     site = timing.loop_site(worst.rank)
     queued = not worst.on_cpu and not worst.workers  # the device may be at work meanwhile
-    crowded = timing.queued(worst.rank)[1]
-    full = (
-        f"; its main thread stood in the queue for a core in {crowded:.0%} of the time: the host is full, and batches are slow "
-        "as everything is"
-    )
+    full = _is_full(timing, worst, odd=odd)
     yield Finding(
         title=f"{share:.0%} of each step is spent waiting for the next batch: {milliseconds:.1f} of "
         f"{timing.step_ns / MILLISECOND:.1f} ms{waiting}",
         ranks=ranks,
         confidence=POSSIBLE if queued else LIKELY,
-        severity=NOTE if crowded >= CROWDED else WARNING,
+        severity=NOTE if full else WARNING,
         place=site,
         places=(Place(site, ranks, "waits for a batch"),),
         evidence={
@@ -69,13 +70,31 @@ def examine(timing: Timing) -> Iterator[Finding]:
             "steps": worst.data.count,
         },
         why=f"{_loader(worst)}; median over {worst.data.count} steps, deviation {worst.data.spread / MILLISECOND:.1f} ms"
-        + (full if crowded >= CROWDED else ""),
+        + full,
         prescriptions=(
-            Prescription(
+            Prescription("load-ahead", change=_WITHOUT_A_CORE)
+            if full
+            else Prescription(
                 "load-ahead", change=_change(worst), effect=f"up to {milliseconds:.1f} ms a step ({share:.0%})"
             ),
         ),
     )
+
+
+def _is_full(timing: Timing, worst: RankTimes, *, odd: bool) -> str:
+    """Why workers would not help: there is no core for them. "" where they would."""
+    crowded = timing.queued(worst.rank)[1]
+    no_core = not odd and timing.has_no_core_left(worst.rank)
+    if crowded >= CROWDED or (no_core and worst.workers and crowded >= WANTED):
+        return (
+            f"; its main thread stood in the queue for a core in {crowded:.0%} of the time: the host is full, and batches are "
+            "slow as everything is"
+        )
+    if no_core and not worst.workers and worst.data.value > 2 * timing.off_core_ns(worst.rank):
+        return (
+            "; the ranks compute on every core of this host, and making a batch is work: workers would take their cores"
+        )
+    return ""
 
 
 def _restarted(timing: Timing) -> Iterator[Finding]:

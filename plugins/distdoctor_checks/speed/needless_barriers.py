@@ -10,7 +10,8 @@ How we know      A barrier at the user's line in nine steps of ten, plus another
                  leaves before all have arrived. The cost is the time in the barrier after the last rank arrived; time spent
                  waiting for each other would mostly move to the next collective. Buffers: the digests of all of them were the
                  same after each step that was looked at, and a step's broadcasts have as many bytes as its gradients. Objects:
-                 1 MiB and more of each rank by all_gather_object at one line, in nine steps of ten.
+                 by all_gather_object at one line, in nine steps of ten, 1 MiB and more of each rank, or 16 KiB and more in
+                 steps of which a fifth passes outside of loading, forward, backward and optimizer.
 What to do       Remove the barrier from the step. Barriers are for effects that collectives do not order: rank 0 writes a file
                  that others read. Keep constants as plain tensors, or pass broadcast_buffers=False.
 When it is fine  Barriers around checkpoints, downloads and evaluations, and in jobs of fewer than 20 steps.
@@ -35,6 +36,7 @@ from distdoctor.diagnosis.replicas.rank_gradients import RankGradients
 from distdoctor.diagnosis.source.call_edits import only_call
 from distdoctor.diagnosis.source.statement_edits import dropped, statement_of, wrapper_told
 from distdoctor.diagnosis.speed.robust_median import RobustMedian
+from distdoctor.diagnosis.speed.step_times import StepTimes, step_times
 from distdoctor.diagnosis.speed.timing import FEWEST, MILLISECOND, Arrivals, Timing
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -46,6 +48,8 @@ EACH = 0.9  # of the steps
 LOOKS = 4  # at buffers
 MOST_BUFFERS = 256  # that are looked at (`probe.gradients.buffers`): of more, some may change
 LEAST_BYTES = 1 << 20  # a step
+FEW_BYTES = 1 << 14  # a step: of less, pickling takes some microseconds
+OUTSIDE = 0.2  # of a step
 _BESIDE = TensorFlag.BUFFER | TensorFlag.COPY | TensorFlag.PLAIN  # copies and attributes of other objects are not sent
 
 
@@ -55,11 +59,12 @@ def examine(timing: Timing | None, gradients: Gradients | None, sources: Sources
         yield from _barriers(timing, sources)
     if gradients is not None:
         yield from _constants_sent(gradients, sources)
-        yield from _objects_gathered(gradients)
+        yield from _objects_gathered(gradients, step_times(timing.recording) if timing is not None else ())
 
 
-def _objects_gathered(gradients: Gradients) -> Iterator[Finding]:
-    """Tensors that are pickled and gathered from every rank in each step, as a metric over all rows would have them."""
+def _objects_gathered(gradients: Gradients, times: Sequence[StepTimes]) -> Iterator[Finding]:
+    """What is pickled and gathered from every rank in each step, as a metric over all rows would have it."""
+    outside = {one.rank: one.other for one in times if one.step and one.other >= OUTSIDE * one.step}
     found: dict[SourceLine, dict[int, tuple[int, int]]] = defaultdict(dict)
     for rank, own in gradients.ranks.items():
         calls, steps = own.log.calls, len(own.log.steps) - 1
@@ -68,13 +73,15 @@ def _objects_gathered(gradients: Gradients) -> Iterator[Finding]:
             mine = objects[objects["site"] == site]
             hit = len(np.unique(mine["step"]))
             each = int(mine["nbytes"].sum(dtype=np.uint64)) // max(1, hit)
-            if steps >= FEWEST and hit >= EACH * steps and each >= LEAST_BYTES:
+            least = FEW_BYTES if rank in outside else LEAST_BYTES
+            if steps >= FEWEST and hit >= EACH * steps and each >= least:
                 found[own.log.site(site)][rank] = each, hit
     for site, by_rank in found.items():
         ranks = tuple(sorted(by_rank))
         each, hit = max(by_rank.values())
         if not site or len(ranks) < 2:
             continue
+        spent = max((outside.get(rank, 0.0) for rank in ranks), default=0.0) / MILLISECOND
         yield Finding(
             title=f"each step pickles {mib(each)} on each of {named(ranks)} and gathers it on all of them",
             ranks=ranks,
@@ -83,7 +90,8 @@ def _objects_gathered(gradients: Gradients) -> Iterator[Finding]:
             places=(Place(site, ranks, "gathers objects"),),
             evidence={"bytes_per_step": each, "steps": hit},
             why=f"in {hit} steps; every rank gets {mib(each * len(ranks))}, unpickles it, and computes from it what the others "
-            "compute as well",
+            "compute as well"
+            + (f"; {spent:.1f} ms of each step pass outside of forward, backward and optimizer" if spent else ""),
             prescriptions=(
                 Prescription(
                     "reduce-now-and-then",

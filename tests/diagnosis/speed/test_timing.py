@@ -50,6 +50,24 @@ def test_a_rank_that_is_late_because_it_has_no_core_is_a_note(queued_ms: int, se
     assert ("in the queue for a core" in finding.title) == (severity is NOTE)
 
 
+@pytest.mark.parametrize(
+    ("cores", "slept_ms", "severity"), [(2, 0, NOTE), (4, 0, WARNING), (2, 14, WARNING)], ids=["full", "free", "asleep"]
+)
+def test_batches_that_are_work_are_a_note_where_workers_would_have_no_core(
+    cores: int, slept_ms: int, severity: Severity
+) -> None:
+    job = timed_job(2).steps(60, data=15)
+    step_ms = float(Timing.of(job.recording()).step_ns) / MILLISECOND
+    for log in job.logs:
+        ran = int(50 * (step_ms - slept_ms) * MILLISECOND)
+        log.note(CoreShare(tuple(range(cores)), 1, steps=50, ran_ns=ran))
+
+    (finding,) = examine(job.recording(), [PLUGINS.checks["DD504"]]).findings
+
+    assert (finding.ranks, finding.severity) == ((0, 1), severity)
+    assert ("num_workers" in finding.prescriptions[0].change) == (severity is WARNING)
+
+
 def test_the_time_in_which_a_rank_had_no_core_is_not_the_collectors() -> None:
     def lost(queued_ms: int) -> list[float]:
         job = timed_job(2)
