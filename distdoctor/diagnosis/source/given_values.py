@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
-from distdoctor.diagnosis.source.call_edits import calls_at, keyword_of
+from distdoctor.diagnosis.source.call_edits import calls_at, keyword_of, only_call
 from distdoctor.diagnosis.source.deciding_tests import tests_around
 from distdoctor.diagnosis.source.rank_local import step_of
 from distdoctor.diagnosis.source.source_file import argument, keyword, last_word, lineno
@@ -88,6 +88,17 @@ def called_from(sources: Mapping[str, str], site: SourceLine) -> SourceLine:
                 where = program.scope_of(calls[0])
                 return where.line(calls[0])
     return SourceLine()
+
+
+def stored_before(sources: Mapping[str, str], site: SourceLine, method: str) -> list[Line]:
+    """What the variable was given whose `method` is called on a line, in the order of the source: `scheduler = cosine(...)`,
+    `_, scheduler = prepare(model, scheduler)` of `scheduler.step()`. [] where it is no variable, or there are several calls."""
+    call = only_call(sources, site, method)
+    if call is None or not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name):
+        return []
+    program = program_of(sources)
+    values = [value for _, value in program.stores(call.func.value.id, program.scope_of(call))]
+    return lines_of_way(program, values)
 
 
 def given_to_sampler(sources: Mapping[str, str], loader: SourceLine, name: str) -> list[Line]:

@@ -19,6 +19,7 @@ from distdoctor.recording.source_line import SourceLine
 
 _DEALERS = frozenset({"split_dataset_by_node", "split_by_node", "shard"})
 SEEDING = frozenset({"Random", "RandomState", "default_rng", "SeedSequence", "seed", "manual_seed", "seed_everything"})
+_OF_WORKERS = frozenset({"num_workers", "id"})  # of torch.utils.data.get_worker_info()
 _SHUFFLES = frozenset({"shuffle", "permutation", "permuted", "randperm", "sample"})
 
 
@@ -129,6 +130,22 @@ def shares_without_rank(sources: Mapping[str, str]) -> list[tuple[SourceLine, st
                 continue
             if bounds[0] is None or not any(map(_speaks_of_rank, way_back(program, bounds[0]))):
                 found.append((program.scope_of(node).line(node), ast.unparse(node)))
+    return found
+
+
+def shared_by_workers(sources: Mapping[str, str], dataset: str) -> list[tuple[SourceLine, str]]:
+    """Where data of a class are dealt out to the workers of a loader alone: `shards[info.id :: info.num_workers]`."""
+    program = program_of(sources)
+    found = []
+    for scope in program.scopes.values():
+        if dataset not in (scope.class_name, scope.of_class):
+            continue
+        for node in program.inside(scope):
+            bounds = _bounds(node)
+            parts = [one for bound in bounds or () if bound is not None for one in way_back(program, bound)]
+            asked = {one.attr for part in parts for one in ast.walk(part) if isinstance(one, ast.Attribute)}
+            if asked & _OF_WORKERS and not any(_speaks_of_rank(part) or speaks_of_world(part) for part in parts):
+                found.append((scope.line(node), ast.unparse(node)))
     return found
 
 

@@ -44,7 +44,7 @@ from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.own_batches import batches_of_model, shared_seeds
 from distdoctor.diagnosis.source.stream_seeds import stream_seed, summed_numbers
-from distdoctor.diagnosis.source.stream_shares import shares_without_rank
+from distdoctor.diagnosis.source.stream_shares import shared_by_workers, shares_without_rank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Loading
@@ -73,7 +73,9 @@ def examine(
             shares = apart is not False and takes_share_of_batches(sources.texts, loop)
             if not (shares and apart):
                 number = number_without_group(sources.texts, same.passes.one.data.name)
-                finding = _finding(same, number or rank_of_another_launcher(sources.texts))
+                number = number or rank_of_another_launcher(sources.texts)
+                workers = shared_by_workers(sources.texts, same.passes.one.data.name) if not number else []
+                finding = _finding(same, number, workers)
                 loaded = shared_state(same, orders, recording)
                 finding = _since_a_load(finding, same, loaded) if loaded is not None else finding
                 yield _doubted(finding, shares) if shares or apart else finding
@@ -147,15 +149,17 @@ def _doubted(finding: Finding, shares: bool) -> Finding:
     )
 
 
-def _finding(same: SameStream, number: list[Line]) -> Finding:
-    """`number`: where the dataset takes the number of its rank, and the constant that it is given without a process group."""
+def _finding(same: SameStream, number: list[Line], by_workers: list[Line]) -> Finding:
+    """`number`: where the dataset takes the number of its rank, and the constant that it is given without a process group.
+    `by_workers`: where it deals out to the workers of a loader alone."""
     one, ranks = same.passes.one, same.passes.ranks
     workers = f", and so do its {one.workers} workers" if copies_in_workers(one) else ""
     return Finding(
         title=f"{named(ranks)} read the same stream: {one.data.name} yields the same samples on each{workers}",
         ranks=ranks,
-        place=number[0][0] if number else one.made_line or one.loop_line,
+        place=(*number, *by_workers, (one.made_line or one.loop_line, ""))[0][0],
         places=(
+            *(Place(line, ranks, f"deals out to workers, not to ranks: `{text}`") for line, text in by_workers[:2]),
             *(Place(line, ranks, f"takes its number from `{text}`") for line, text in number[:1]),
             *(Place(line, ranks, f"which gives `{text}` while there is no process group") for line, text in number[1:]),
             Place(one.made_line, ranks, f"the loader is created, dataset {one.data.name}"),
@@ -174,6 +178,8 @@ def _finding(same: SameStream, number: list[Line]) -> Finding:
                 "shard-the-stream",
                 change=f"make {one.data.name} after init_process_group, or give it the rank and the world size"
                 if number
+                else f"number the readers by rank * num_workers + worker in `{by_workers[0][1]}`, of world_size * num_workers"
+                if by_workers
                 else "",
                 effect=f"each rank reads 1/{len(ranks)} of the stream",
             ),

@@ -32,7 +32,7 @@ from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.idle_steps import IdleSteps, idle_steps
 from distdoctor.diagnosis.replicas.tensor_differences import PARAMS
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, sides, which
-from distdoctor.diagnosis.source.given_values import Line
+from distdoctor.diagnosis.source.given_values import Line, stored_before
 from distdoctor.diagnosis.source.loop_exits import LoopExit, exits_around
 from distdoctor.diagnosis.source.out_of_condition import out_of_condition
 from distdoctor.diagnosis.source.prepared_schedules import prepared_in
@@ -102,6 +102,7 @@ def examine(gradients: Gradients, partings: ReplicaDivergences | None, recording
 def _over(idle: IdleSteps, recording: Recording) -> Finding:
     """A schedule that has ended before the training."""
     line = _line(idle.site, recording)
+    schedule = stored_before(recording.sources, line, "step") if line != idle.site else []
     ranks = recording.job.world_size
     pace = ""
     if ranks > 1 and _is_prepared(recording.sources.get(line.path, "")):
@@ -112,6 +113,7 @@ def _over(idle: IdleSteps, recording: Recording) -> Finding:
         place=line,
         places=(
             *((Place(line, idle.ranks, "moves the schedule"),) if line != idle.site else ()),
+            *(Place(made, idle.ranks, f"the schedule: `{text}`") for made, text in schedule[:2]),
             Place(idle.site, idle.ranks, "steps with a learning rate of 0"),
         ),
         evidence={

@@ -35,13 +35,15 @@ from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaD
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, which
-from distdoctor.diagnosis.source.given_values import called_from
+from distdoctor.diagnosis.source.given_values import Line, called_from
+from distdoctor.diagnosis.source.own_batches import shared_seeds
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import Averaging, BackwardRng, GivenParts, UnkeptRng
 
 LOSS_DIGITS = 5
 SEEN = 2  # backward passes with a state of their own
+_OTHER_GENERATORS = ("random.", "np.", "numpy.")
 DRAWN = 4  # where no dropout is there: a new pass over a loader draws a seed as well
 
 
@@ -132,6 +134,7 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
     site = next((u.loss_site for u in gradients.every_update() if u.rank == one.ranks[0] and u.loss_site), SourceLine())
     given = _given_state(gradients, one.ranks)
     caller = called_from(gradients.recording.sources, given)
+    seeds = shared_seeds(gradients.recording.sources) if not given else []
     what = f"dropout draws the same masks on all of {named(one.ranks)}: {dropout}"
     return Finding(
         title=what if dropout else f"the loop's random draws are the same on all of {named(one.ranks)}, pass for pass",
@@ -140,6 +143,7 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
         places=(
             *((Place(given, one.ranks, "the generators are given one state here"),) if given else ()),
             *((Place(caller, one.ranks, "calls the function that gives it"),) if given and caller else ()),
+            *_seeded_at(seeds, one, gradients),
             Place(site, one.ranks, "backward begins in the same RNG state"),
         ),
         evidence={"generator": "default", "dropout": dropout, "passes": len(states)},
@@ -147,6 +151,16 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
         prescriptions=(Prescription("seed-by-rank"),),
         confidence=CERTAIN if dropout else POSSIBLE,
     )
+
+
+def _seeded_at(seeds: list[Line], one: ReplicaSet, gradients: Gradients) -> Iterator[Place]:
+    """Where the source gives torch's generator one seed on all ranks, and what calls the function in which it does."""
+    for line, text in seeds:
+        if not text.startswith(_OTHER_GENERATORS):
+            yield Place(line, one.ranks, f"seeds every rank alike: `{text}`")
+            caller = called_from(gradients.recording.sources, line)
+            if caller:
+                yield Place(caller, one.ranks, "calls the function that seeds")
 
 
 def _given_alike(one: ReplicaSet, gradients: Gradients) -> Iterator[Finding]:

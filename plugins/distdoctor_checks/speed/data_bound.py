@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.speed.restarted_workers import restarted_workers
+from distdoctor.diagnosis.speed.step_times import step_times
 from distdoctor.diagnosis.speed.timing import MILLISECOND, RankTimes, Timing
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
@@ -90,11 +91,17 @@ def _is_full(timing: Timing, worst: RankTimes, *, odd: bool) -> str:
             f"; its main thread stood in the queue for a core in {crowded:.0%} of the time: the host is full, and batches are "
             "slow as everything is"
         )
-    if no_core and not worst.workers and worst.data.value > 2 * timing.off_core_ns(worst.rank):
+    if no_core and not worst.workers and worst.data.value > 2 * _asleep(timing, worst.rank):
         return (
             "; the ranks compute on every core of this host, and making a batch is work: workers would take their cores"
         )
     return ""
+
+
+def _asleep(timing: Timing, rank: int) -> float:
+    """Nanoseconds of each step in which the main thread slept, and not for other ranks."""
+    waiting = next((one.waiting for one in step_times(timing.recording) if one.rank == rank), 0.0)
+    return max(0.0, timing.off_core_ns(rank) - waiting)
 
 
 def _restarted(timing: Timing) -> Iterator[Finding]:

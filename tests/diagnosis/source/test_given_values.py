@@ -10,6 +10,7 @@ from distdoctor.diagnosis.source.given_values import (
     deciding_test,
     given_at,
     given_to_sampler,
+    stored_before,
 )
 from distdoctor.diagnosis.source.rank_values import rank_local_way
 from distdoctor.diagnosis.source.schedules import schedule_made_after
@@ -191,3 +192,15 @@ def test_the_context_that_a_line_stands_in_is_followed_to_where_it_is_made(
     line: int, way: list[tuple[int, str]]
 ) -> None:
     assert rows(context_around({"train.py": CONTEXTS}, at(line), "nullcontext", "no_sync")) == way
+
+
+def test_all_that_a_schedule_was_before_it_moves_is_told() -> None:
+    text = (
+        "def main(opt):\n    plan = cosine(opt, 100)\n    opt, plan = prepare(opt, plan)\n"
+        "    for _ in range(9):\n        plan.step()\n        opt.plan.step()\n"
+    )
+    site = SourceLine("/job/train.py", 5, "main")
+
+    made = [(line.line, text) for line, text in stored_before({"/job/train.py": text}, site, "step")]
+    assert made == [(2, "cosine(opt, 100)"), (3, "prepare(opt, plan)")]
+    assert stored_before({"/job/train.py": text}, SourceLine("/job/train.py", 6, "main"), "step") == []

@@ -7,6 +7,7 @@ import pytest
 from distdoctor.diagnosis.source.stream_shares import (
     is_told_its_share,
     share_of_data,
+    shared_by_workers,
     shares_without_rank,
     stream_share,
 )
@@ -190,6 +191,26 @@ def test_a_share_that_begins_at_the_front_on_every_rank_is_known(taken: str, tol
     text = f"{made}    def share(self):\n        return {taken}\n"
 
     assert [line.line for line, _ in shares_without_rank({"/job/data.py": text})] == [6] * told
+
+
+@pytest.mark.parametrize(
+    ("taken", "told"),
+    [
+        ("self.shards[info.id :: info.num_workers]", True),
+        ("itertools.islice(self.shards, first, None, info.num_workers)", True),
+        ("self.shards[rank * info.num_workers + info.id :: world_size * info.num_workers]", False),
+        ("self.shards[reader :: dist.get_world_size() * info.num_workers]", False),
+        ("self.shards[:: 2]", False),
+    ],
+)
+def test_a_stream_that_is_dealt_out_to_workers_alone_is_known(taken: str, told: bool) -> None:
+    text = (
+        "class Stream(IterableDataset):\n    def __iter__(self):\n        info = get_worker_info()\n"
+        f"        first, reader = info.id, dist.get_rank()\n        yield from {taken}\n"
+    )
+
+    assert [line.line for line, _ in shared_by_workers({"/job/data.py": text}, "Stream")] == [5] * told
+    assert shared_by_workers({"/job/data.py": text}, "Other") == []
 
 
 def test_a_share_is_known_though_the_data_are_made_in_several_places() -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from distdoctor.diagnosis.source.writes import accumulated_at, buffer_writes, last_before, writes_into
+from distdoctor.diagnosis.source.writes import (
+    accumulated_at,
+    buffer_writes,
+    is_used_forward,
+    is_used_in_training,
+    last_before,
+    writes_into,
+)
 from distdoctor.recording.source_line import SourceLine
 
 AVERAGE = """class Average:
@@ -197,3 +204,21 @@ STATISTIC = """class Scale(nn.Module):
 )
 def test_a_statistic_is_made_of_what_it_was_before(statements: tuple[str, str], line: int) -> None:
     assert accumulated_at({"train.py": STATISTIC.format(*statements)}, "Scale", "mean").line == line
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("y = x - self.mean", True),
+        ("y = x - (x.mean(0) if self.training else self.mean)", False),
+        ("y = x - (self.mean if not self.training else x.mean(0))", False),
+        ("y = x - (self.mean if self.training else x.mean(0))", True),
+        ("y = x", False),
+    ],
+)
+def test_a_statistic_for_evaluation_is_not_used_in_training(statement: str, told: bool) -> None:
+    text = STATISTIC.format("x = x.double()", "self.mean.lerp_(x.mean(0), 0.1)")
+    source = {"train.py": f"{text}\n    def forward(self, x):\n        {statement}\n        return y\n"}
+
+    assert is_used_in_training(source, "Scale", "mean") is told
+    assert is_used_forward(source, "Scale", "mean") is ("self.mean" in statement)
