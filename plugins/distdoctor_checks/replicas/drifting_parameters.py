@@ -54,7 +54,7 @@ def examine(partings: ReplicaDivergences | None, by_hand: PartedByHand | None, s
             else f"{_when(parting)}: replicas hold different weights in {which(parting)}, {sides(parting)}",
             ranks=ranks,
             place=decides[0].site if decides else parting.loaded_at or parting.site,
-            places=(*decides, *places(parting)),
+            places=(*decides, *places(parting), *(_perhaps(parting, sources) if not (changed or decides) else ())),
             evidence=evidence(parting, changed_between_steps=list(changed)),
             why=_why(parting, changed),
             prescriptions=(Prescription("change-every-replica"),),
@@ -101,6 +101,21 @@ def _edited(changed: tuple[int, ...], parting: ReplicaDivergence, sources: Sourc
     if not by:
         return decides, Place(line, changed, "changes weights in place")
     return decides, Place(line, changed, "makes what changes weights"), Place(by, changed, "changes weights in place")
+
+
+def _perhaps(parting: ReplicaDivergence, sources: Sources) -> tuple[Place, ...]:
+    """The same of ranks that differ, where nobody saw when their weights changed."""
+    every = parting.peers.ranks
+    sides = [parting.odd] if len(parting.odd) < len(every) else [(rank,) for rank in every]
+    for ranks in sides:
+        found = edited_on(sources.texts, ranks, [rank for rank in every if rank not in ranks])
+        if found is not None:
+            return (
+                Place(
+                    found.line, ranks, f"perhaps: changes weights, or what becomes weights, `if {found.guard.only_if}`"
+                ),
+            )
+    return ()
 
 
 def _when(parting: ReplicaDivergence) -> str:

@@ -80,7 +80,12 @@ def examine(gradients: Gradients, sources: Sources) -> Iterator[Finding]:
 def _unmoved(one: Unmoved, sources: Sources) -> Finding:
     more = f" and {len(one.names) - 1} more" if len(one.names) > 1 else ""
     which = f"{one.names[0]}{more} of {one.of} parameters"
-    cast = line_with(sources.texts, one.site, ".bfloat16()" if one.dtype == "bfloat16" else ".half()")
+    casts = (
+        ".bfloat16()" if one.dtype == "bfloat16" else ".half()",
+        f".to(torch.{one.dtype}",
+        f"dtype=torch.{one.dtype}",
+    )
+    cast = next(filter(None, (line_with(sources.texts, one.site, text) for text in casts)), SourceLine())
     cause = f"updates in {one.dtype} are rounded away" if one.is_rounded_away else "the rate of their group is 0"
     return Finding(
         title=f"{which} keep every bit from step {one.since} to {one.until}, although they have gradients: {cause}",

@@ -286,6 +286,16 @@ def test_the_condition_behind_which_a_rank_changes_its_weights_comes_before_the_
     assert lines(told("DD203", job.recording(sources=text)))[:3] == [31, 31, 32]
 
 
+def test_where_nobody_saw_when_weights_changed_the_only_such_condition_is_shown_last() -> None:
+    text = source({30: "def train(model, rank):\n    if rank == 1:\n        nn.init.ones_(model.head.weight)\n"})
+    job = trained_job(3).initial().step().step(params={1: 1}, names=["head.weight"])
+    finding = told("DD203", job.recording(sources=text))
+
+    assert (finding.places[-1].site.line, finding.places[-1].ranks) == (32, (1,))
+    assert finding.places[-1].role.startswith("perhaps")
+    assert finding.place.line != 32
+
+
 ROUTER = """
 class Router(nn.Module):
     def forward(self, x):
