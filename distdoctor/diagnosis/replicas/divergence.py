@@ -176,22 +176,32 @@ class _Walk:
         self._own_states = False  # each keeps a part of the optimizer's state that no other one uses
 
     def first_parting(self) -> ReplicaDivergence | None:
-        agreed, earlier, longest, met = -1, dict[int, Update](), 0, -1
+        agreed, earlier, longest, met = (
+            dict[int, int](),
+            dict[int, Update](),
+            0,
+            -1,
+        )  # agreed: the last step of each rank
         for step in sorted(self.looks):
             updates = self.looks[step]
             if step < met:
                 continue
-            parting = self._parting(step, agreed, updates, earlier, met_before=bool(longest))
+            since = min(agreed.get(rank, -1) for rank in updates)
+            parting = self._parting(step, since, updates, earlier, met_before=bool(longest))
             if (
                 parting is not None
                 and parting.what == INITIAL
                 and are_carried_on(self.gradients, self.peers, parting.differences)
             ):
-                agreed = 0  # no more than a number: the first step shows what was changed before it
+                agreed = dict.fromkeys(
+                    updates, 0
+                )  # no more than a number: the first step shows what was changed before it
                 continue
             if parting is not None and step != met:
                 whole = _is_of_the_whole(parting)
-                meeting = next_meeting(self.gradients, self.peers, self.looks, step) if whole else None
+                meeting = (
+                    next_meeting(self.gradients, self.peers, self.looks, step, parting.variants) if whole else None
+                )
                 if meeting is None:
                     apart = max(self.looks) - step
                     by_design = (longest and apart <= PATIENCE * longest) or self._is_brought_together(parting)
@@ -199,7 +209,7 @@ class _Walk:
                     return None if self.apart else _with_doubt(self.gradients, parting)
                 self.apart = True
                 longest, met = max(longest, meeting - step + 1), meeting
-            agreed, earlier = step, updates
+            agreed, earlier = {**agreed, **dict.fromkeys(updates, step)}, updates
         return None
 
     def _parting(
@@ -214,7 +224,7 @@ class _Walk:
                 if found is not None:
                     return found
                 continue
-            felt = is_felt(self.gradients, self.peers, self.looks, step + (what == STATE))
+            felt = is_felt(self.gradients, self.peers, self.looks, step + (what == STATE), found.variants)
             broken = _had_one_state(earlier) and (len(found.differences) == 1 or not _is_most(found))
             self._own_states = felt is False and not broken
             if felt or broken or (felt is None and not self.gradients.recording.job.running):

@@ -36,14 +36,15 @@ _COLLECTIVE = (
 _CARRYING = [int(op) for op in (*POINT_TO_POINT, *_COLLECTIVE)]
 
 Looks = Mapping[int, Mapping[int, Update]]  # step -> rank -> what was seen
+Variants = Sequence[tuple[int, ...]]  # the ranks that held the same, of each version
 
 
-def next_meeting(gradients: Gradients, peers: ReplicaGroup, looks: Looks, step: int) -> int | None:
-    """The first step from `step` on after which the parameters are the same everywhere, though they moved in it; or before
-    which they are. None: never."""
+def next_meeting(gradients: Gradients, peers: ReplicaGroup, looks: Looks, step: int, variants: Variants) -> int | None:
+    """The first step from `step` on after which the parameters of ranks that differed in `step` are the same, though they moved;
+    or before which they are. None: never."""
     for later in sorted(number for number in looks if number >= step):
         updates = looks[later]
-        if len(updates) < 2:
+        if not _is_across(updates, variants):
             continue
         if later > step and _equal(gradients, peers, later, tuple(updates), "before"):
             return later
@@ -51,6 +52,11 @@ def next_meeting(gradients: Gradients, peers: ReplicaGroup, looks: Looks, step: 
         if moved and _equal_after(gradients, peers, later, updates):
             return later
     return None
+
+
+def _is_across(updates: Mapping[int, Update], variants: Variants) -> bool:
+    """Whether a look was taken by ranks of several versions: not every rank has the time for every look."""
+    return sum(any(rank in updates for rank in variant) for variant in variants) > 1
 
 
 def _equal_after(gradients: Gradients, peers: ReplicaGroup, step: int, updates: Mapping[int, Update]) -> bool:
@@ -74,12 +80,14 @@ def _mine(gradients: Gradients, peers: ReplicaGroup, name: str) -> bool:
     return info is not None and same_ranks(info.agree, peers.lane) and (not peers.names or name in peers.names)
 
 
-def is_felt(gradients: Gradients, peers: ReplicaGroup, looks: Looks, since: int) -> bool | None:
+def is_felt(gradients: Gradients, peers: ReplicaGroup, looks: Looks, since: int, variants: Variants) -> bool | None:
     """Whether a state that differed before step `since` has made the parameters different; None where no such step was seen.
 
     Optimizers that update a share of the parameters on each rank and send the results use the state of the owner alone.
     """
-    later = [(number, looks[number]) for number in sorted(looks) if number >= since]
+    later = [
+        (number, looks[number]) for number in sorted(looks) if number >= since and _is_across(looks[number], variants)
+    ]
     moved = [(number, updates) for number, updates in later if all(one.value("lr") != 0 for one in updates.values())]
     if not moved:
         return None

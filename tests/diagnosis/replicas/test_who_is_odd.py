@@ -9,6 +9,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, Finding
+from distdoctor.diagnosis.replicas.divergence import ReplicaDivergences
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import StateLoaded, Wrapped
 from distdoctor.recording.trace.layout import TensorFlag
@@ -115,3 +116,21 @@ def test_the_only_line_that_unfreezes_is_the_place_where_another_function_wraps(
     job.step(grads={1: 1}, params={1: 1}, names=["head.weight"])
     found = first_of(replace(job.recording(), sources={"/job/train.py": source}))
     assert (found.code, found.place.line) == ("DD219", line)
+
+
+def test_a_step_that_only_ranks_of_one_version_looked_at_is_no_reunion() -> None:
+    """A rank that is short of time for looks leaves some out, and the others agree in those."""
+    apart = {0: 1}
+    job = trained_job(3).initial().step().step(only=[1, 2])
+    job.step(params=apart, skip=4).step(before=apart, params=apart, skip=8).step(only=[1, 2])
+
+    (found,) = ReplicaDivergences.of(job.recording()).found
+    assert (found.odd, found.agreed, found.step) == ((0,), 1, 7)
+
+
+def test_versions_that_are_equal_again_have_met() -> None:
+    apart = {0: 1}
+    job = trained_job(3).initial().step().step(params=apart).step(before=apart, params=apart).step(only=[0, 2])
+    job.step(params=apart).step(before=apart, params=apart).step()
+
+    assert ReplicaDivergences.of(job.recording()).found == ()
