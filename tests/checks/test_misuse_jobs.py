@@ -123,6 +123,7 @@ HEALTHY: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (jobs.gathered_by_a_function, {"how": "scaled", "one_loss": True}),
     (jobs.clipped_stages, {"together": True}),
     (jobs.clipped_stages, {"together": True, "by_hand": True}),
+    (jobs.clipped_stages, {"own": True, "by_hand": True}),
     (jobs.clipped_stages, {"limit": 1e6}),
     (jobs.restored_by_the_first, {"by_all": True}),
     (jobs.distilled, {"by_world": True}),

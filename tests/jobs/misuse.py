@@ -453,9 +453,9 @@ def gathered_by_a_function(rank: int, world_size: int, *, how: str = "own", one_
 
 
 def clipped_stages(
-    rank: int, world_size: int, *, together: bool = False, limit: float = 0.01, by_hand: bool = False
+    rank: int, world_size: int, *, together: bool = False, limit: float = 0.01, by_hand: bool = False, own: bool = False
 ) -> str:
-    """`by_hand`: the stages send each other what torch's schedule would send."""
+    """`by_hand`: the stages send each other what torch's schedule would send. `own`: each has a limit of its own."""
     stage = nn.Linear(16, 16)
     turn = _stage_by_hand if by_hand else _scheduled_stage(stage, rank, world_size)
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
@@ -467,7 +467,7 @@ def clipped_stages(
             dist.all_reduce(squares)
             torch.nn.utils.clip_grads_with_norm_(stage.parameters(), limit, squares**0.5)
         else:
-            torch.nn.utils.clip_grad_norm_(stage.parameters(), limit)  # of this stage alone
+            torch.nn.utils.clip_grad_norm_(stage.parameters(), limit * (1 + own * rank))  # of this stage alone
         optimizer.step()
     return digest_of_training(stage)
 

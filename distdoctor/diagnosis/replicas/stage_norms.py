@@ -39,7 +39,7 @@ def stage_norms(gradients: Gradients) -> StageNorms | None:
             if not clipped.whole:
                 seen[clipped.site, clipped.step] += 1
                 found[clipped.site, clipped.step, seen[clipped.site, clipped.step]][rank] = clipped
-    whole = {key: one for key, one in found.items() if len(stages) > 1 and len(one) == len(stages)}
+    whole = {key: one for key, one in found.items() if len(stages) > 1 and _is_one_recipe(one, stages)}
     for line in dict.fromkeys(site for site, _, _ in whole):
         steps = sorted((step, number) for site, step, number in whole if site == line)
         apart = [key for key in steps if _differ([one.norm for one in whole[line, *key].values()])]
@@ -49,6 +49,11 @@ def stage_norms(gradients: Gradients) -> StageNorms | None:
             norms = {rank: one.norm for rank, one in first.items()}
             return StageNorms(line, scaled[0][0], norms, len(scaled), min(one.at_ns for one in first.values()))
     return None
+
+
+def _is_one_recipe(clipped: Mapping[int, ClipNorm], stages: list[int]) -> bool:
+    """Whether all stages clip, by one limit: models of several owners, as in split learning, have limits of their own."""
+    return len(clipped) == len(stages) and len({one.limit for one in clipped.values()}) == 1
 
 
 def _stages(gradients: Gradients) -> list[int]:

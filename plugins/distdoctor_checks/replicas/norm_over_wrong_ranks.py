@@ -12,7 +12,7 @@ How we know      Before the step these parameters are bit-identical; at the opti
                  keep each shard on several ranks (HSDP), and in three steps or more a function sums over these ranks what it
                  has made of their squares, and scales gradients: each is counted several times. Or a schedule of torch's
                  pipelining runs the backward passes, or those of a stage begin with a gradient that another rank sent it, and
-                 stages clip by norms that differ and are above the limit in three steps.
+                 stages clip at one line by norms that differ and are above their one limit in three steps.
 What to do       Sum the squares of sharded gradients over the group that shards them, count replicated ones once, take the
                  root, and clip by that norm on every rank. With DTensor parameters, clip_grad_norm_ does this.
 When it is fine  Never for parameters that ranks share, or of which they hold shards: the factor must be the same on all of them.
