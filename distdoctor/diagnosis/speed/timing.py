@@ -402,6 +402,11 @@ class Timing:
         times = self.ranks[rank]
         return times.log.site(times.training_pass["loop_site"]) if times.training_pass is not None else SourceLine()
 
+    def loader_site(self, rank: int) -> SourceLine:
+        """Where the loader that trains was made."""
+        times = self.ranks[rank]
+        return times.log.site(times.training_pass["made_site"]) if times.training_pass is not None else SourceLine()
+
     def step_site(self, rank: int) -> SourceLine:
         """The line of the optimizer's step."""
         log = self.ranks[rank].log

@@ -11,7 +11,7 @@ What to do       Give the loader workers that prefetch, keep them between epochs
                  it is one rank: check its disk, its share of the files, its neighbors on the CPU.
 When it is fine  Short jobs, and waits below 3 ms a step or half a second in total, are not reported. The first steps do not
                  count. Where the rank stands in the queue for a core a quarter of the time it is a note: the host is full. So
-                 it is where ranks compute on every core and batches are work, not waiting: workers would take those cores.
+                 it is where ranks compute on every core: workers would take those. Not where batches sleep, for a disk.
 Source           torch.utils.data.DataLoader: num_workers, prefetch_factor, persistent_workers.
 """
 
@@ -23,7 +23,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.speed.restarted_workers import restarted_workers
 from distdoctor.diagnosis.speed.step_times import step_times
-from distdoctor.diagnosis.speed.timing import MILLISECOND, RankTimes, Timing
+from distdoctor.diagnosis.speed.timing import DATA_SHARE, MILLISECOND, RankTimes, Timing
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing.timing import timed_job
@@ -51,7 +51,7 @@ def examine(timing: Timing) -> Iterator[Finding]:
     share = worst.data.value / timing.step_ns
     milliseconds = worst.data.value / MILLISECOND
     waiting = f", and {named(timing.ranks.keys() - set(ranks))} for it" if odd else ""
-    site = timing.loop_site(worst.rank)
+    site, made = timing.loop_site(worst.rank), timing.loader_site(worst.rank)
     queued = not worst.on_cpu and not worst.workers  # the device may be at work meanwhile
     full = _is_full(timing, worst, odd=odd)
     yield Finding(
@@ -61,7 +61,10 @@ def examine(timing: Timing) -> Iterator[Finding]:
         confidence=POSSIBLE if queued else LIKELY,
         severity=NOTE if full else WARNING,
         place=site,
-        places=(Place(site, ranks, "waits for a batch"),),
+        places=(
+            Place(site, ranks, "waits for a batch"),
+            *((Place(made, ranks, "the loader is created"),) if made else ()),
+        ),
         evidence={
             "share": round(share, 3),
             "step_ms": round(timing.step_ns / MILLISECOND, 2),
@@ -84,6 +87,8 @@ def examine(timing: Timing) -> Iterator[Finding]:
 
 def _is_full(timing: Timing, worst: RankTimes, *, odd: bool) -> str:
     """Why workers would not help: there is no core for them. "" where they would."""
+    if not worst.workers and _asleep(timing, worst.rank) >= DATA_SHARE * timing.step_ns:
+        return ""  # it waits for a disk or a network, which workers do without a core
     crowded = timing.queued(worst.rank)[1]
     no_core = not odd and timing.has_no_core_left(worst.rank)
     if crowded >= CROWDED or (no_core and worst.workers and crowded >= WANTED):
@@ -91,7 +96,7 @@ def _is_full(timing: Timing, worst: RankTimes, *, odd: bool) -> str:
             f"; its main thread stood in the queue for a core in {crowded:.0%} of the time: the host is full, and batches are "
             "slow as everything is"
         )
-    if no_core and not worst.workers and worst.data.value > 2 * _asleep(timing, worst.rank):
+    if no_core and not worst.workers:
         return (
             "; the ranks compute on every core of this host, and making a batch is work: workers would take their cores"
         )
