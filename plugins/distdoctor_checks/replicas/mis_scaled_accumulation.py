@@ -207,7 +207,9 @@ def _sum_of_means(updates: list[Update], recording: Recording) -> Finding | None
 
 
 def _is_undone(gradients: Gradients, updates: list[Update], error: float) -> bool:
-    """Whether the script divides the gradients themselves, before the step."""
+    """Whether the script divides the gradients themselves before the step, or reduces them within it, where nobody looks."""
+    if _reduces_in_step(updates):
+        return True
     optimizer = updates[0].optimizer
     over_ranks = (
         factor
@@ -221,6 +223,18 @@ def _is_undone(gradients: Gradients, updates: list[Update], error: float) -> boo
         for _, factor in own_factors(gradients.ranks[rank], optimizer)
     )
     return any(is_close(factor * error, 1.0) for factor in (*over_ranks, *by_itself))
+
+
+def _reduces_in_step(updates: list[Update]) -> bool:
+    """Whether ranks come to a step with other gradients, and leave it with the same weights."""
+    by_step: dict[int, list[Update]] = defaultdict(list)
+    for update in updates:
+        if update.digested:
+            by_step[update.step].append(update)
+    return any(
+        len({one.number("grads") for one in found}) > 1 and len({one.number("params") for one in found}) == 1
+        for found in by_step.values()
+    )
 
 
 def _has_a_loader_each(updates: list[Update], recording: Recording, micro_steps: int) -> bool:

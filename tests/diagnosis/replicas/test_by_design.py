@@ -165,6 +165,17 @@ def test_gradients_that_each_rank_divides_are_not_too_large_though_nothing_wraps
     assert told(divided(4.0), "DD208") == []
 
 
+def test_what_an_optimizer_reduces_within_its_own_step_is_not_too_large() -> None:
+    def stepping(params: dict[int, int]) -> TrainedJob:
+        flags, job = UpdateFlag.DIGESTED | UpdateFlag.ONE_LINE, trained_job(2, wrapped=False).initial()
+        for _ in range(2):
+            job.step(backwards=4, unsynced=0, flags=flags, grads={1: 1}, params=params)
+        return job
+
+    assert told(stepping({}), "DD208") == []
+    assert told(stepping({1: 1}), "DD208") == [("DD208", LIKELY)]
+
+
 def summed(losses: dict[int, float]) -> TrainedJob:
     job = trained_job(2).initial()
     for step in (1, 2):
