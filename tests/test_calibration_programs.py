@@ -31,6 +31,7 @@ def test_there_are_programs_of_all_families() -> None:
         "autumn_silent",
         "autumn_stops",
         "dawn_costs",
+        "dawn_late",
         "dawn_near",
         "dawn_silent",
         "dusk_costs",
