@@ -176,12 +176,8 @@ class _Walk:
         self._own_states = False  # each keeps a part of the optimizer's state that no other one uses
 
     def first_parting(self) -> ReplicaDivergence | None:
-        agreed, earlier, longest, met = (
-            dict[int, int](),
-            dict[int, Update](),
-            0,
-            -1,
-        )  # agreed: the last step of each rank
+        agreed: dict[int, int] = {}  # the last step of each rank in which it did
+        earlier, longest, met = dict[int, Update](), 0, -1
         for step in sorted(self.looks):
             updates = self.looks[step]
             if step < met:
@@ -193,9 +189,7 @@ class _Walk:
                 and parting.what == INITIAL
                 and are_carried_on(self.gradients, self.peers, parting.differences)
             ):
-                agreed = dict.fromkeys(
-                    updates, 0
-                )  # no more than a number: the first step shows what was changed before it
+                agreed = dict.fromkeys(updates, 0)  # only a number: the first step shows what was changed before it
                 continue
             if parting is not None and step != met:
                 whole = _is_of_the_whole(parting)

@@ -159,11 +159,9 @@ def _lost(
     root, others = peers.ranks[0], named(peers.ranks[1:])
     writes = buffer_writes(recording.sources, apart)
     wrapped = event_site(gradients, Wrapped, peers.ranks)
+    which = f"{name} and {more} more gain" if more else f"{name} gains"
     return Finding(
-        title=f"what {name}{f' and {more} more' if more else ''} gain on {others} is lost: rank {root}'s replace it before each "
-        "forward"
-        if more
-        else f"what {name} gains on {others} is lost: rank {root}'s replaces it before each forward",
+        title=f"what {which} on {others} is lost: rank {root}'s state replaces it before each forward",
         ranks=peers.ranks,
         place=writes[0][0] if writes else line,
         places=(

@@ -110,11 +110,8 @@ def _perhaps(parting: ReplicaDivergence, sources: Sources) -> tuple[Place, ...]:
     for ranks in sides:
         found = edited_on(sources.texts, ranks, [rank for rank in every if rank not in ranks])
         if found is not None:
-            return (
-                Place(
-                    found.line, ranks, f"perhaps: changes weights, or what becomes weights, `if {found.guard.only_if}`"
-                ),
-            )
+            role = f"perhaps: changes weights, or what becomes weights, `if {found.guard.only_if}`"
+            return (Place(found.line, ranks, role),)
     return ()
 
 
