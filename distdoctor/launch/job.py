@@ -255,12 +255,13 @@ class RunningJob:
     def _launcher_started(self, pid: int) -> None:
         self.state.launcher_pid, self.state.launcher_began = pid, started_at(pid)
 
-    def _new_trace(self, rank: int, path: Path) -> None:
-        """A rank of another launcher has shown itself: watch its process, if it lives on this host."""
+    def _new_trace(self, rank: int, path: Path) -> bool:
+        """A rank of another launcher has shown itself: watch its process, if it lives on this host. False: its trace is still being
+        made."""
         try:
             head = read_head(path)
         except DoctorError:
-            return
+            return False
         self.state.world_size = max(self.state.world_size, head.world_size)
         if head.attempt > self.state.attempt:
             self.state.keep_start(self._corrected())
@@ -270,6 +271,7 @@ class RunningJob:
             self.ends.watch({rank: head.pid}, started={rank: head.pid_started})
             if self.options.hosts > 1 and not self._is_ours(head):
                 self._of_other_launchers.add(rank)
+        return True
 
     def _is_ours(self, head: TraceHead) -> bool:
         """Whether our launcher has started the process that writes a trace."""

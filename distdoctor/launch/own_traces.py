@@ -19,7 +19,9 @@ LOOKS_IN_VAIN = 10  # until none is expected any more
 class OwnTraces:
     """A thread that looks into the run folder. `found(rank, path)` is called once for each trace whose writer `is_ours`."""
 
-    def __init__(self, folder: Path, is_ours: Callable[[TraceHead], bool], found: Callable[[int, Path], None]) -> None:
+    def __init__(
+        self, folder: Path, is_ours: Callable[[TraceHead], bool], found: Callable[[int, Path], object]
+    ) -> None:
         self._folder, self._is_ours, self._found = folder, is_ours, found
         self._known: set[Path] = set()
         self._came = False

@@ -76,7 +76,7 @@ class Watcher:
         still: Callable[[Finding, float], None] = lambda finding, seconds: None,
         withdrawn: Callable[[Finding, float], None] = lambda finding, seconds: None,
         hang_after: float | None = None,
-        new_trace: Callable[[int, Path], None] | None = None,
+        new_trace: Callable[[int, Path], bool] | None = None,
         closer: Callable[[], Recording | None] | None = None,
         ignored: Iterable[str] = (),
         interval: float = INTERVAL_SECONDS,
@@ -98,6 +98,7 @@ class Watcher:
         self._all_remedies: dict[str, Remedy] = {}
         self._proven_since = math.inf
         self._pulses: dict[Path, Heartbeat] = {}
+        self._unmet: set[Path] = set()  # traces whose ranks nobody was told of
         self._told: dict[_Key, Finding] = {}
         self._heard: set[_Key] = set()
         self._at_rest_since = math.inf
@@ -332,8 +333,9 @@ class Watcher:
                     self._pulses[path] = Heartbeat(path)
                 except OSError:
                     continue
-                if self._new_trace is not None:
-                    self._new_trace(rank, path)
+                self._unmet.add(path)
+            if path in self._unmet and (self._new_trace is None or self._new_trace(rank, path)):
+                self._unmet.discard(path)
             if self._pulses[path].beats():
                 moved.add(rank)
         return moved

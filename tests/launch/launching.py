@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -116,13 +117,25 @@ class Command:
                 continue
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate()
+        for pid in _of_session(self.process.pid):  # whose parents are gone: they would hold the pipes open for ever
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate(timeout=LIMIT_SECONDS)
 
     def _remember(self) -> None:
         try:
             self._children |= set(psutil.Process(self.process.pid).children(recursive=True))
         except psutil.NoSuchProcess:
             return
+
+
+def _of_session(session: int) -> list[int]:
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if pid != os.getpid() and os.getsid(pid) == session:
+                found.append(pid)
+    return found
 
 
 FINISH = "dist.all_reduce(t)\ndist.destroy_process_group()"
