@@ -256,8 +256,8 @@ class RunningJob:
         self.state.launcher_pid, self.state.launcher_began = pid, started_at(pid)
 
     def _new_trace(self, rank: int, path: Path) -> bool:
-        """A rank of another launcher has shown itself: watch its process, if it lives on this host. False: its trace is still being
-        made."""
+        """A rank of another launcher has shown itself: watch its process, if it lives on this host. False: its trace is not whole
+        yet."""
         try:
             head = read_head(path)
         except DoctorError:
