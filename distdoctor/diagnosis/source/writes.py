@@ -149,8 +149,10 @@ def is_used_forward(sources: Mapping[str, str], of_class: str, name: str) -> boo
 def _forward_reads(program: UserProgram, of_class: str, name: str) -> Iterator[ast.AST]:
     kept = _Kept(program, name, of_class)
     for scope in program.methods({of_class}, "forward") if of_class in program.classes else ():
-        writes = {id(one) for write in _writes_of(kept, scope) for one in ast.walk(write)}
-        reads = (node for node in program.inside(scope) if isinstance(node, ast.Attribute) and kept.is_it(node))
+        nodes = list(program.inside(scope))
+        anew = [node for node in nodes if isinstance(node, ast.Assign) and any(map(kept.is_it, node.targets))]
+        writes = {id(one) for write in (*_writes_of(kept, scope), *anew) for one in ast.walk(write)}
+        reads = (node for node in nodes if isinstance(node, ast.Attribute) and kept.is_it(node))
         yield from (
             one for one in reads if isinstance(one.ctx, ast.Load) and id(one) not in writes and _is_value(program, one)
         )
