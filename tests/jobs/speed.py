@@ -653,7 +653,7 @@ def showing(rank: int, *, each: int = 1) -> None:
         nonlocal made
         made += 1
         if made % each == 0:
-            for _ in range(3):
+            for _ in range(8):
                 dist.all_reduce(torch.ones(1))  # to be shown
 
     training(rank, forward=0.0, backward=0.0, steps=40, each_step=show)
