@@ -169,6 +169,25 @@ def test_a_rank_of_another_host_that_has_raised_is_left_to_its_launcher_to_end_o
     assert hung == ([] if raises else [True])
 
 
+def test_a_rank_whose_trace_is_not_whole_yet_is_met_with_a_later_look(tmp_path: Path) -> None:
+    here = Script(2).collective("all_reduce", [8], site="train.py:9 step").step().live(silent_for=2)
+    (tmp_path / "rank-00000.a0.trace").write_bytes(bytes(1 << 16))
+    asked: list[int] = []
+
+    def new_trace(rank: int, path: Path) -> bool:
+        asked.append(rank)
+        return len(asked) == 2
+
+    watcher = Watcher(
+        tmp_path, lambda: here.job, HANGS, PLUGINS.remedies, tell=lambda finding, diagnosis: None,
+        hung=lambda diagnosis, proven: None, new_trace=new_trace,
+    )  # fmt: skip
+    for _ in range(4):
+        watcher._ranks_that_moved()
+
+    assert asked == [0, 0]
+
+
 def read_as_standing(monkeypatch: pytest.MonkeyPatch) -> Recording:
     """What every look at the traces gives: rank 1 has not come to its sixth call for 40 s. Processes are looked at in between."""
     script = Script(2)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.replicas.gradients import Gradients
-from distdoctor.diagnosis.replicas.rank_gradients import Update
+from distdoctor.diagnosis.replicas.pipeline_stages import pipeline_stages
 from distdoctor.recording.recording import SourceLine
 from distdoctor.recording.trace.events import ClipNorm
-from distdoctor.recording.trace.layout import POINT_TO_POINT
 
 APART = 1e-4  # relative; a norm over all stages is the same on each to the last bit
 SEEN = 3  # steps
-PIPELINE = "pipeline"  # what starts a backward pass, where a schedule of torch's pipelining does
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class StageNorms:
 
 def stage_norms(gradients: Gradients) -> StageNorms | None:
     """None where there is no pipeline, stages clip by one norm, or no limit is exceeded."""
-    stages = _stages(gradients)
+    stages = pipeline_stages(gradients)
     found: dict[tuple[SourceLine, int, int], dict[int, ClipNorm]] = defaultdict(dict)
     for rank in stages:
         seen: Counter[tuple[SourceLine, int]] = Counter()
@@ -54,37 +51,6 @@ def stage_norms(gradients: Gradients) -> StageNorms | None:
 def _is_one_recipe(clipped: Mapping[int, ClipNorm], stages: list[int]) -> bool:
     """Whether all stages clip, by one limit: models of several owners, as in split learning, have limits of their own."""
     return len(clipped) == len(stages) and len({one.limit for one in clipped.values()}) == 1
-
-
-def _stages(gradients: Gradients) -> list[int]:
-    """The ranks whose backward passes a schedule of torch's pipelining starts; or all that exchange messages, of which some begin
-    their backward passes with a gradient that they got."""
-    scheduled = [rank for rank, own in gradients.ranks.items() if _is_stage({u.roots for u in own.updates if u.step})]
-    if scheduled:
-        return scheduled
-    optimizers = {u.optimizer for own in gradients.ranks.values() for u in own.updates if u.step}
-    fed = {rank for rank in gradients.ranks for optimizer in optimizers if is_fed(gradients, optimizer, rank)}
-    return [rank for rank in gradients.ranks if _exchanges_messages(gradients, rank)] if fed else []
-
-
-def is_fed(gradients: Gradients, optimizer: int, rank: int) -> bool:
-    """Whether a rank exchanges messages and has no loss of its own: its backward passes begin with a gradient that it got."""
-    updates = [
-        u for u in gradients.ranks[rank].updates if u.optimizer == optimizer and u.step and u.digested and u.roots
-    ]
-    return _exchanges_messages(gradients, rank) and bool(updates) and all(map(_begins_with_a_gradient, updates))
-
-
-def _begins_with_a_gradient(update: Update) -> bool:
-    return update.roots == PIPELINE or math.isnan(update.loss)
-
-
-def _exchanges_messages(gradients: Gradients, rank: int) -> bool:
-    return bool(set(gradients.ranks[rank].log.calls["op"].tolist()) & {int(op) for op in POINT_TO_POINT})
-
-
-def _is_stage(roots: set[str]) -> bool:
-    return bool(roots) and roots <= {PIPELINE, ""} and PIPELINE in roots
 
 
 def _differ(norms: list[float]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.observed import ParameterCourse, courses
-from distdoctor.diagnosis.replicas.stage_norms import is_fed
+from distdoctor.diagnosis.replicas.pipeline_stages import is_fed
 
 LEAST_APART = 2  # weights that begin apart on the same ranks
 

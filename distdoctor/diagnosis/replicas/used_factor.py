@@ -41,7 +41,7 @@ def used_factors(gradients: Gradients, peers: ReplicaGroup) -> Iterator[tuple[in
         if any(_is_changed(update) for updates in gradients.updates(peers, step).values() for update in updates):
             continue
         found = [factor for ranks in tensors.values() if len(ranks) == len(peers.ranks) for factor in _ratios(ranks)]
-        if len(found) >= 2 and max(found) - min(found) <= TOLERANCE * abs(max(found)):
+        if _is_one_factor(found):
             yield step, sum(found) / len(found)
 
 
@@ -56,8 +56,12 @@ def own_factors(own: RankGradients, optimizer: int) -> Iterator[tuple[int, float
             ratios[int(row["step"])] += [used / computed for computed, used in values if computed]
     changed = {update.step for update in own.updates if _is_changed(update)}
     for step, found in sorted(ratios.items()):
-        if step not in changed and len(found) >= 2 and max(found) - min(found) <= TOLERANCE * abs(max(found)):
+        if step not in changed and _is_one_factor(found):
             yield step, sum(found) / len(found)
+
+
+def _is_one_factor(found: list[float]) -> bool:
+    return len(found) >= 2 and max(found) - min(found) <= TOLERANCE * abs(max(found))
 
 
 def _is_changed(update: Update) -> bool:

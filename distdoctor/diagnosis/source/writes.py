@@ -167,9 +167,10 @@ def is_used_in_training(sources: Mapping[str, str], of_class: str, name: str) ->
 
 def _is_in_evaluation(program: UserProgram, node: ast.AST) -> bool:
     for test in tests_around(program, node):
-        off = isinstance(test.value, ast.UnaryOp) and isinstance(test.value.op, ast.Not)
-        asked = test.value.operand if isinstance(test.value, ast.UnaryOp) and off else test.value
-        if dotted(asked) == "self.training" and test.negated is not off:
+        asked, off = test.value, test.negated
+        if isinstance(asked, ast.UnaryOp) and isinstance(asked.op, ast.Not):
+            asked, off = asked.operand, not off
+        if dotted(asked) == "self.training" and off:
             return True
     return False
 

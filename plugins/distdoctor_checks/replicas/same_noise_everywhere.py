@@ -25,8 +25,9 @@ Source           Megatron-LM, tensor_parallel/random.py; torch.utils.checkpoint,
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
@@ -35,7 +36,7 @@ from distdoctor.diagnosis.replicas.divergence import ReplicaDivergence, ReplicaD
 from distdoctor.diagnosis.replicas.gradients import Gradients
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import evidence, places, sides, which
-from distdoctor.diagnosis.source.given_values import Line, called_from
+from distdoctor.diagnosis.source.given_values import called_from
 from distdoctor.diagnosis.source.own_batches import shared_seeds
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
@@ -43,7 +44,8 @@ from distdoctor.recording.trace.events import Averaging, BackwardRng, GivenParts
 
 LOSS_DIGITS = 5
 SEEN = 2  # backward passes with a state of their own
-_OTHER_GENERATORS = ("random.", "np.", "numpy.")
+# Of torch's default generator, not `own.manual_seed(`.
+_OF_TORCH = re.compile(r"(?:torch\.(?:random\.)?)?manual_seed\(|(?:\w+\.)*(?:seed_everything|set_seed)\(")
 DRAWN = 4  # where no dropout is there: a new pass over a loader draws a seed as well
 
 
@@ -134,7 +136,6 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
     site = next((u.loss_site for u in gradients.every_update() if u.rank == one.ranks[0] and u.loss_site), SourceLine())
     given = _given_state(gradients, one.ranks)
     caller = called_from(gradients.recording.sources, given)
-    seeds = shared_seeds(gradients.recording.sources) if not given else []
     what = f"dropout draws the same masks on all of {named(one.ranks)}: {dropout}"
     return Finding(
         title=what if dropout else f"the loop's random draws are the same on all of {named(one.ranks)}, pass for pass",
@@ -143,7 +144,7 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
         places=(
             *((Place(given, one.ranks, "the generators are given one state here"),) if given else ()),
             *((Place(caller, one.ranks, "calls the function that gives it"),) if given and caller else ()),
-            *_seeded_at(seeds, one, gradients),
+            *(_seeded_at(one, gradients.recording.sources) if not given else ()),
             Place(site, one.ranks, "backward begins in the same RNG state"),
         ),
         evidence={"generator": "default", "dropout": dropout, "passes": len(states)},
@@ -153,12 +154,12 @@ def _equal(one: ReplicaSet, states: set[str], gradients: Gradients) -> Finding:
     )
 
 
-def _seeded_at(seeds: list[Line], one: ReplicaSet, gradients: Gradients) -> Iterator[Place]:
-    """Where the source gives torch's generator one seed on all ranks, and what calls the function in which it does."""
-    for line, text in seeds:
-        if not text.startswith(_OTHER_GENERATORS):
+def _seeded_at(one: ReplicaSet, sources: Mapping[str, str]) -> Iterator[Place]:
+    """Where the source gives torch's default generator one seed on all ranks, and what calls the function in which it does."""
+    for line, text in shared_seeds(sources):
+        if _OF_TORCH.match(text):
             yield Place(line, one.ranks, f"seeds every rank alike: `{text}`")
-            caller = called_from(gradients.recording.sources, line)
+            caller = called_from(sources, line)
             if caller:
                 yield Place(caller, one.ranks, "calls the function that seeds")
 

@@ -296,6 +296,26 @@ def test_where_nobody_saw_when_weights_changed_the_only_such_condition_is_shown_
     assert finding.place.line != 32
 
 
+@pytest.mark.parametrize(
+    ("seeding", "shown"),
+    [
+        ("torch.manual_seed(args.seed)", True),
+        ("seed_everything(7)", True),
+        ("torch.Generator().manual_seed(7)", False),
+        ("own.manual_seed(7)", False),
+        ("random.seed(7)", False),
+        ("torch.manual_seed(args.seed + rank)", False),
+    ],
+)
+def test_of_equal_draws_the_seed_of_the_generator_that_draws_is_shown(seeding: str, shown: bool) -> None:
+    job = trained_job(2).note(Averaging((0, 1), "DistributedDataParallel")).initial()
+    for number in range(1, 5):
+        job.note(BackwardRng(f"a{number}", "", number)).step()
+    finding = told("DD216", job.recording(sources=source({20: f"def main(args, rank):\n    {seeding}\n"})))
+
+    assert [place.site.line for place in finding.places if place.role.startswith("seeds")] == [21] * shown
+
+
 ROUTER = """
 class Router(nn.Module):
     def forward(self, x):
