@@ -514,6 +514,20 @@ def test_ranks_that_all_send_first_are_told_so_and_proven_where_no_transport_buf
     assert finding.confidence == confidence
 
 
+def test_a_ring_of_sends_is_told_as_one_although_only_one_of_the_ranks_leaves_its_habit_for_it() -> None:
+    script = recording(ranks=2)
+    for _ in range(20):
+        script.send(0, 1, [8], site="pipe.py:13 push").recv(1, 0, [8], site="pipe.py:17 pull")
+        script.send(1, 0, [8], site="pipe.py:13 push").recv(0, 1, [8], site="pipe.py:17 pull").step()
+    script.send(0, 1, [8], site="pipe.py:13 push").recv(1, 0, [8], site="pipe.py:17 pull")
+    for rank in range(2):  # what rank 1 always did here, and rank 0 never
+        script.send(rank, 1 - rank, [8], site="pipe.py:13 push")
+    (finding,) = findings(script.live(rendezvous=True))
+
+    assert (finding.code, finding.ranks) == ("DD114", (0, 1))
+    assert finding.title == "every rank sends first: a ring of 2 sends"
+
+
 def test_ranks_that_all_receive_in_one_line_are_told_the_question_that_gives_them_one_order() -> None:
     swap = """\
 def swap(x, peer):

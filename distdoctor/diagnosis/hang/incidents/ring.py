@@ -113,7 +113,10 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     strayed = replace(strayed, kind=IncidentKind.STRAYED, departure=departed, sides=LIKELY)  # only its habit tells
     strayed = replace(strayed, uneven=find_uneven_pass(known.uneven, strayed.ranks, strayed.at_ns))
     guard = find_guard(known.sources, odd, before.call, needed, before.ranks)
-    return strayed if guard is None else put_under(strayed, *guard)
+    if guard is not None:
+        return put_under(strayed, *guard)
+    # where all of them send, or all receive, that cannot end whatever they did before: a habit alone blames nobody
+    return None if incident.is_one_way and any(wait.call == odd for wait in incident.cycle) else strayed
 
 
 def _is_met_by_another(known: HangFacts, odd: Call) -> bool:
