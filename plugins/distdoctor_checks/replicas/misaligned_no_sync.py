@@ -25,7 +25,9 @@ from distdoctor.diagnosis.replicas.gradients import WRAPPER
 from distdoctor.diagnosis.replicas.tensor_differences import GRADS
 from distdoctor.diagnosis.replicas.wording import by_rank, evidence, line_with, places, sides, which
 from distdoctor.diagnosis.source.given_values import deciding_test
-from distdoctor.recording.recording import Recording
+from distdoctor.recording.recording import Recording, SourceLine
+
+FLAG = "require_backward_grad_sync"
 
 
 @check("DD207", "misaligned-no-sync", severity=ERROR, family="replicas", specificity=60)
@@ -35,28 +37,51 @@ def examine(partings: ReplicaDivergences, sources: Sources) -> Iterator[Finding]
         if not local:
             continue
         loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
-        line = line_with(sources.texts, loss_line, "no_sync") or loss_line
+        line, flag = _switch(sources, loss_line)
         synced, unsynced = parting.counts("synced"), parting.counts("unsynced")
         yield Finding(
             title=f"{parting.when}: {_what(parting)}, and the optimizer steps with unaveraged gradients of {which(parting)}",
             ranks=parting.odd,
             place=line,
             places=(
-                Place(line, parting.peers.ranks, "no_sync" if line != loss_line else "the last backward"),
+                Place(line, parting.peers.ranks, _role(flag)),
                 *(
                     Place(site, parting.peers.ranks, f"decides on it: `{text}`")
                     for site, text in deciding_test(sources.texts, line, "no_sync")
                 ),
+                *((Place(loss_line, parting.peers.ranks, "the last backward"),) if flag == FLAG else ()),
                 Place(parting.site, parting.peers.ranks, "the optimizer steps"),
                 *places(parting)[:2],
             ),
             evidence=evidence(parting, synchronised_forwards=synced, local_forwards=unsynced),
             why=f"forwards since the previous step: averaging {by_rank(synced)}; local {by_rank(unsynced)}. "
             f"{parting.share} differ, {sides(parting)}",
-            prescriptions=(Prescription("align-no-sync"),),
+            prescriptions=(Prescription("align-no-sync", change=_change(flag, line)),),
             at_ns=parting.at_ns,
             explains=(parting.key,),
         )
+
+
+def _switch(sources: Sources, loss_line: SourceLine) -> tuple[SourceLine, str]:
+    """The line that decides which micro-batch averages, and by which of DistributedDataParallel's means; the backward where no
+    source shows one."""
+    for word in ("no_sync", FLAG):
+        if line := line_with(sources.texts, loss_line, word):
+            return line, word
+    return loss_line, ""
+
+
+def _role(flag: str) -> str:
+    return {FLAG: "decides on it from the next forward on", "": "the last backward"}.get(flag, flag)
+
+
+def _change(flag: str, line: SourceLine) -> str:
+    if flag != FLAG:
+        return ""
+    return (
+        f"set the flag of {line.short} before the forward of the micro-batch that it is meant for: "
+        "DistributedDataParallel reads it there"
+    )
 
 
 def _what(parting: ReplicaDivergence) -> str:

@@ -494,3 +494,28 @@ def test_the_norm_of_each_rank_comes_before_the_scaling_by_it() -> None:
     finding = told("DD220", job.recording(sources=source({20: CLIP})))
 
     assert lines(finding) == [21, 21, 23, 33]
+
+
+def test_a_flag_that_is_set_behind_the_forward_is_shown_with_when_it_is_read() -> None:
+    job = trained_job(2).initial()
+    job.step(grads={1: 1}, params={1: 1}, backwards=4, synced=1, unsynced=3, loss_site="/job/train.py:14 epoch")
+    recording = job.recording(
+        sources=source(
+            {
+                10: """
+                def epoch(model, optimizer, batches):
+                    for number, batch in enumerate(batches):
+                        loss = model(batch) / 4
+                        model.require_backward_grad_sync = number % 4 == 3
+                        loss.backward()
+                        if number % 4 == 3:
+                            optimizer.step()
+                """
+            }
+        )
+    )
+    finding = told("DD207", recording)
+
+    assert lines(finding)[:3] == [13, 13, 14]
+    assert finding.places[0].role == "decides on it from the next forward on"
+    assert finding.prescriptions[0].change.startswith("set the flag of train.py:13 before the forward")
