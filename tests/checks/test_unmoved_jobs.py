@@ -34,8 +34,22 @@ def test_a_group_whose_rate_is_nothing_is_a_note() -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [{}, {"autocast": True}, {"rate": 1e-7}, {"dtype": torch.bfloat16, "rate": 1e-4}, {"rate": 0.0}],
-    ids=["single", "autocast", "a small rate", "too short to tell", "no rate anywhere"],
+    [
+        {},
+        {"autocast": True},
+        {"rate": 1e-7},
+        {"dtype": torch.bfloat16, "rate": 1e-4},
+        {"rate": 0.0},
+        {"by_batch": True, "rate": 0.05},
+    ],
+    ids=[
+        "single",
+        "autocast",
+        "a small rate",
+        "too short to tell",
+        "no rate anywhere",
+        "a bias before a batch normalization",
+    ],
 )
 def test_what_moves_or_would_not_have_moved_is_silent(how: dict[str, Any]) -> None:
     recording, _ = watched(jobs.trained, **how)

@@ -21,6 +21,7 @@ HALF_PRECISION = ("bfloat16", "float16")
 FEWEST_LOOKS = 8
 FEWEST_STEPS = 32  # from the first to the last of them
 LEAST_ELEMENTS = 8
+FLOAT32_STEP = 2.0**-24  # the least change of a number near one
 WOULD_MOVE = (
     0.03  # rates of all steps together: numbers near one, whose updates are as large as the rate, would have moved
 )
@@ -57,7 +58,8 @@ def unmoved(gradients: Gradients) -> Iterator[Unmoved]:
                 if tensor.optimizer != optimizer or tensor.name not in alike or tensor.numel < LEAST_ELEMENTS:
                     continue
                 still = _still(own, tensor)
-                if still is not None and _would_move(tensor, updates, *still):
+                moved = [one for one in own.tensors.values() if one.name in all_of_them - alike]
+                if still is not None and _would_move(own, tensor, moved, updates, *still):
                     found[optimizer, tensor.dtype].setdefault(rank, []).append((tensor.name, *still))
     for (optimizer, dtype), by_rank in found.items():
         every = [one for own in by_rank.values() for one in own]
@@ -112,9 +114,27 @@ def _still(own: RankGradients, tensor: TensorInfo) -> tuple[int, int] | None:
     return (same[-1], kept) if enough else None
 
 
-def _would_move(tensor: TensorInfo, updates: Sequence[Update], since: int, until: int) -> bool:
-    """Whether numbers of this precision would have moved by now: any do in single precision."""
-    return tensor.dtype not in HALF_PRECISION or _rate(updates) * (until - since) >= WOULD_MOVE
+def _would_move(
+    own: RankGradients,
+    tensor: TensorInfo,
+    moved: Sequence[TensorInfo],
+    updates: Sequence[Update],
+    since: int,
+    until: int,
+) -> bool:
+    """Whether numbers of this precision would have moved by now. In single precision they do by any gradient that is more than
+    the rounding of a sum which is zero, as that of a bias before a normalization is."""
+    if tensor.dtype in HALF_PRECISION:
+        return _rate(updates) * (until - since) >= WOULD_MOVE
+    mean_element = _mean_element(own, tensor)
+    others = [_mean_element(own, one) for one in moved if one.optimizer == tensor.optimizer]
+    return mean_element >= min(others, default=0.0) or _rate(updates) * mean_element >= FLOAT32_STEP
+
+
+def _mean_element(own: RankGradients, tensor: TensorInfo) -> float:
+    """Root of the mean square of the elements of a gradient, the median of the looks."""
+    norms = [float(row["norm"]) for step, row in own.rows_of(tensor.seq) if step]
+    return median(norms or [0.0]) / math.sqrt(max(1, tensor.numel))
 
 
 def _rate(updates: Sequence[Update]) -> float:

@@ -70,7 +70,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
 from distdoctor.recording.trace.events import BesideUsed, Wrapped
 from distdoctor.recording.trace.layout import Op, TensorFlag
-from distdoctor.recording.trace.state_file import BUFFERS, SAVE
+from distdoctor.recording.trace.state_file import BUFFERS, SAVE, WEIGHTS
 
 FEWEST = 3  # looks at statistics beside the model
 _DRAW_ALIKE = (
@@ -428,7 +428,10 @@ def _saved_alone(
     for save in sorted(saves, key=lambda one: one.event.at_ns):
         if save.event.site not in alone:
             continue
-        kept = [one.digests(BUFFERS) for one in recording.states if one.document.when == SAVE and one.rank == save.rank]
+        states = [one for one in recording.states if one.document.when == SAVE and one.rank == save.rank]
+        if save.event.tensors and save.event.tensors in {len(one.digests(WEIGHTS)) for one in states}:
+            continue  # the parameters and nothing else
+        kept = [one.digests(BUFFERS) for one in states]
         names = [
             name
             for name, (step, _) in drifts.items()

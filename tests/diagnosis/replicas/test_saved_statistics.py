@@ -19,10 +19,15 @@ NAME = "1.running_mean"
 
 
 def finding(
-    by: tuple[int, ...] = (0,), *, also: tuple[int, ...] = (), averaged: bool = False, kept: str = NAME
+    by: tuple[int, ...] = (0,),
+    *,
+    also: tuple[int, ...] = (),
+    averaged: bool = False,
+    kept: str = NAME,
+    parameters: int = 2,
 ) -> Finding:
-    """Two ranks step twice with statistics of their own, then `by` save a checkpoint that holds `kept`, and `also` on another
-    line one of their own."""
+    """Two ranks step twice with statistics of their own, then `by` save a checkpoint of four tensors of a model with so many
+    `parameters` that holds `kept`, and `also` on another line one of their own."""
     job = trained_job(2, buffers={NAME: int(TensorFlag.BUFFER | TensorFlag.NORMALISATION)}).initial()
     for _ in range(2):
         job.collective("all_reduce", [64, 64], nbytes=16384).step(buffers={1: 1})
@@ -30,8 +35,9 @@ def finding(
     step = job.logs[0]._step
     job.note(Saving("/job/ck.pt", "torch.save", step, 2**40, 4), only=by, site="train.py:42 main")
     job.note(Saving("/job/own.pt", "torch.save", step, 2**40, 4), only=also, site="train.py:40 main")
+    weights = {f"{number}.weight": "w" for number in range(parameters)}
     states = tuple(
-        snapshot("save", run="one", rank=rank, step=step, paths=["/job/ck.pt"], buffers={kept: "b"})
+        snapshot("save", run="one", rank=rank, step=step, paths=["/job/ck.pt"], buffers={kept: "b"}, weights=weights)
         for rank in {*by, *also}
     )
     checks = [check for check in PLUGINS.checks.values() if check.code == "DD204"]
@@ -50,13 +56,21 @@ def test_statistics_that_one_rank_saves_as_its_own_are_a_warning(also: tuple[int
 
 @pytest.mark.parametrize(
     "about",
-    [{"by": ()}, {"by": (0, 1)}, {"also": (1,)}, {"averaged": True}, {"kept": "other"}],
+    [
+        {"by": ()},
+        {"by": (0, 1)},
+        {"also": (1,)},
+        {"averaged": True},
+        {"kept": "other"},
+        {"also": (0, 1), "parameters": 4},
+    ],
     ids=[
         "nobody saves",
         "each rank saves its own",
         "each on its line",
         "averaged before the save",
         "not in the checkpoint",
+        "beside its parameters alone",
     ],
 )
 def test_statistics_that_stay_each_ranks_own_are_a_note(about: dict[str, Any]) -> None:
