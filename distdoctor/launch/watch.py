@@ -37,6 +37,7 @@ LAUNCHERS_PATIENCE_SECONDS = 35.0
 # The second time what has stood still since then exceeds the patience of ten seconds. The third time is when a rank at work has
 # kept the others waiting for long (`LONG_SECONDS` of diagnosis/hang/live/stall).
 CLOSER_AFTER_SECONDS = (10.0, 13.0, 25.0, 45.0, 85.0)
+ENDING_SECONDS = 30.0  # what ranks that are asked to end may still do: handlers, a last checkpoint
 LOOKS_FOR_A_REASON = 2  # before it is told that ranks wait, and not why
 CLOSER_EVERY_SECONDS = 60.0  # from then on
 _LAST = (UncaughtException, Exiting)
@@ -132,7 +133,7 @@ class Watcher:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=30)
         if succeeded:
-            self._took_back({rank for finding in self.standing.not_taken_back() for rank in finding.ranks})
+            self._take_back({rank for finding in self.standing.not_taken_back() for rank in finding.ranks})
         for pulse in self._pulses.values():
             pulse.close()
 
@@ -283,7 +284,8 @@ class Watcher:
         if seen is None and self._looks_at_rest > 2 and time.monotonic() < self._not_before:
             return
         diagnosis = self._timed_look(seen, tell=False)
-        if diagnosis is not None:
+        ending = self._is_being_ended()  # by now: the signal may have come while the processes were looked at
+        if diagnosis is not None and not ending:
             self.standing.polled(diagnosis.findings, with_stacks=seen is not None)
             with self._lock:
                 self._tell_news(diagnosis)  # what stands is noted by now: whoever is told keeps it, should we be killed
@@ -316,10 +318,19 @@ class Watcher:
 
     def _took_back(self, moved: Iterable[int]) -> None:
         """Ranks gave a sign of life: what was said about their standing still is over, unless they are being ended."""
-        if self.closing or self._failing:
-            return
+        if not (self._failing or self._is_being_ended()):
+            self._take_back(moved)
+
+    def _take_back(self, moved: Iterable[int]) -> None:
         for finding, seconds in self.standing.moved(moved):
             self._withdrawn(finding, seconds)
+
+    def _is_being_ended(self) -> bool:
+        """Whether the launcher ends the ranks, or somebody has asked the job to end a moment ago: what the ranks do now, and that
+        their workers are gone, says nothing about what stood."""
+        job = self._job()
+        asked = bool(job.interrupted) and time.monotonic_ns() - job.interrupted_ns < ENDING_SECONDS * 1e9
+        return self.closing or asked
 
     def _ranks_that_moved(self) -> set[int]:
         moved, mine = set(), self._hosts.ranks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -247,6 +248,35 @@ def test_a_hang_that_is_left_alone_is_told_in_the_end_as_it_was_last_seen(
         one for one in watcher.said(succeeded=False, interrupted=True, aborting=False).stood if one.code == "DD116"
     )
     assert "for 600 s" in finding.title
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_stood_when_the_job_was_asked_to_end_stays_told_whatever_its_ranks_do_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """The signal may come while the processes are looked at: by then a worker is gone, and the ranks are in their handlers."""
+    here = read_as_standing(monkeypatch)
+    jobs = [here.job]
+    at = iter(("train.py:57 save", "train.py:57 save", "data.py:3 close"))
+
+    def closer() -> Recording:
+        line = next(at, "data.py:3 close")
+        if line == "data.py:3 close" and asked:
+            jobs[0] = replace(here.job, interrupted=signal.SIGINT, interrupted_ns=time.monotonic_ns())
+        still = 12.0 if line == "train.py:57 save" else 0.1
+        return looked_at(in_collective(0, still=still), rank(1, frame(line), still=still))
+
+    watcher = Watcher(
+        tmp_path, lambda: jobs[0], HANGS, PLUGINS.remedies, tell=lambda finding, diagnosis: None,
+        hung=lambda diagnosis, proven: None, closer=closer,
+    )  # fmt: skip
+    for _ in range(4):
+        watcher._resting()
+        time.sleep(0.02)
+    watcher._took_back({0, 1})
+    stood = watcher.said(succeeded=False, interrupted=asked, aborting=False).stood
+
+    assert ("DD116" in {one.code for one in stood}) is asked
 
 
 def test_traces_of_the_start_before_say_nothing_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
