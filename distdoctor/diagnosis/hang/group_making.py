@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.timeline import Timeline
+from distdoctor.diagnosis.hang.rings import closed_chains
 from distdoctor.diagnosis.source.threads import may_communicate_in_threads
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.events import NewGroupBegun
@@ -86,7 +87,8 @@ class MadeAlone:
 class Stalled:
     """Ranks are `inside` new_group, and `absent` ones have not come there, or have come there after another number of groups
     (`miscounted`). `instead` are the calls in which absent ones wait for ranks inside, which proves that neither can go on;
-    `makers` all who are in a call of new_group, be it for another group; `alone` is a group before, made by its members only."""
+    `makers` all who are in a call of new_group, be it for another group; `alone` is a group before, made by its members only.
+    `in_turn`: ranks inside wait for each other in a ring, each for one that is inside another group first."""
 
     inside: tuple[NewGroup, ...]
     absent: tuple[int, ...]
@@ -94,6 +96,7 @@ class Stalled:
     miscounted: bool = False
     makers: tuple[int, ...] = ()
     alone: MadeAlone | None = None
+    in_turn: bool = False
 
     @property
     def odd(self) -> tuple[int, ...]:
@@ -109,7 +112,7 @@ class Stalled:
 
     @property
     def is_proven(self) -> bool:
-        return bool(self.instead)
+        return bool(self.instead) or self.in_turn
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,23 @@ def stalled(facts: Collectives, living: Mapping[int, Timeline]) -> Stalled | Non
     held = {call.rank for call in together if alone and not living[call.rank].many_threads}
     instead = tuple(call for rank in absent for call in _waits_for(facts, living[rank], held))
     makers = tuple(rank for rank in sorted(inside) if rank not in absent)
-    return Stalled(together, absent, instead, makers=makers, alone=_passed_over(making))
+    in_turn = alone and _wait_in_turn({rank: making[rank] for rank in inside if not living[rank].many_threads})
+    return Stalled(together, absent, instead, makers=makers, alone=_passed_over(making), in_turn=in_turn)
+
+
+def _wait_in_turn(inside: Mapping[int, Making]) -> bool:
+    """Whether ranks inside new_group need each other in a ring: none comes to what another one is inside before it has left
+    its own."""
+    if any(made.timeline.log.lost.get("events", 0) for made in inside.values()):
+        return False  # how often each has made a group is not known any more
+    asked = {rank: Counter(call.members for call in made.calls) for rank, made in inside.items()}
+    needs: dict[int, list[int]] = {}
+    for rank, made in inside.items():
+        own = made.inside
+        assert own is not None
+        others = (other for other in inside if other != rank and own.needs(other))
+        needs[rank] = [other for other in others if asked[other][own.members] < asked[rank][own.members]]
+    return any(closed_chains(needs, {rank: (rank,) for rank in inside}))
 
 
 def _passed_over(making: Mapping[int, Making]) -> MadeAlone | None:

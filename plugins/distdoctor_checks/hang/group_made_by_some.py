@@ -8,7 +8,8 @@ Why it hurts     Members connect to each other inside the call, so the ranks ins
                  different name. With use_local_synchronization=True the name holds the number of groups that the rank itself
                  has made: round a ring of ranks the last link is the second group of one and the first of the other.
 How we know      The recordings show which ranks entered new_group, how often and for which members, and which returned. Certain
-                 when the missing ranks wait elsewhere for those inside; likely when all ranks have been idle for a long time.
+                 when the missing ranks wait elsewhere for those inside, or all wait for each other in a ring of groups; likely
+                 when all ranks have been idle for a long time, or the source makes the groups in the order of a set.
                  Of two ranks a condition on the rank tells which is odd; without one both are named. Sides that make groups of
                  other members under one number, or a group that its members made alone, are a warning where the job came
                  through. Dumps of a flight recorder hold each rank's own list of members: lists that differ are likely it.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from textwrap import shorten
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, LIKELY, WARNING, Finding, Place, Prescription, Stalls
@@ -40,6 +42,7 @@ from distdoctor.diagnosis.hang.group_making import (
     named_apart,
     of_one_name,
 )
+from distdoctor.diagnosis.hang.hash_order import GroupOrder, group_order_of
 from distdoctor.diagnosis.hang.in_dumps import groups_taken_differently
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
@@ -70,7 +73,9 @@ def examine(verdict: Verdict | None, apart: RanksApart | None, progress: DeviceP
         blamed = {rank: verdict.timeline(rank) for rank in incident.ranks}
         own, counted = each_its_own(verdict.facts, blamed), counted_apart(blamed)
         alone = made_alone(Making(timeline) for timeline in verdict.facts.timelines.values())
-        if own is not None and own.ranks == incident.ranks:
+        if (order := group_order_of(verdict)) is not None:
+            yield _in_an_order_of_its_own(verdict, incident, order)
+        elif own is not None and own.ranks == incident.ranks:
             yield _of_one_name(verdict, incident, own)
         elif counted:
             yield _by_local_counts(verdict, incident, counted)
@@ -98,6 +103,38 @@ def _by_stacks(sides: Sides) -> Finding:
         )
     # It says more than that a call was skipped.
     return replace(sides.finding("new-group-on-every-rank", change), specificity=10)
+
+
+def _in_an_order_of_its_own(verdict: Verdict, incident: Incident, order: GroupOrder) -> Finding:
+    """The ranks make their groups while they go through a set, whose order each process has for itself."""
+    loop, making = order.loop, [Making(timeline) for _, timeline in sorted(verdict.facts.timelines.items())]
+    inside = {one.rank: one for made in making if (one := made.inside) is not None}
+    ranks = tuple(sorted(rank for own in order.asked.values() for rank in own))
+    asked = "; ".join(f"{named(own)}: new_group([{members}])" for members, own in [*order.asked.items()][:6])
+    return Finding(
+        title=f"make their groups in the order of the set `{shorten(loop.text, 60, placeholder='...')}`, which each process goes "
+        f"through in an order of its own: number {order.number} is for other members on each side",
+        ranks=ranks,
+        confidence=LIKELY,
+        stalls=incident.stalls,
+        place=loop.loop,
+        places=(
+            Place(loop.loop, ranks, "goes through the set"),
+            Place(loop.made, ranks, "makes the set"),
+            *_waiting(inside),
+            *by_site(verdict, (call for made in making for call in made.timeline.sitting)),
+        ),
+        evidence={"new_groups": {made.timeline.rank: [one.members for one in made.calls] for made in making}},
+        why="Python hashes texts differently in each of these processes, so their sets have different orders; all ranks have to "
+        f"make all groups in one order ({asked})",
+        prescriptions=(
+            Prescription(
+                "new-group-on-every-rank", change=f"go through sorted({loop.text}) at {at(loop.loop)}", edits=loop.edits
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+    )
 
 
 def _of_one_name(verdict: Verdict, incident: Incident, own: EachItsOwn) -> Finding:

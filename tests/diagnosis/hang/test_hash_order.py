@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
-from distdoctor.diagnosis.finding import LIKELY, Finding
+from distdoctor.diagnosis.finding import LIKELY, Finding, Stalls
 from distdoctor.diagnosis.hang.hash_order import HASHES
 from distdoctor.recording.recording import Recording
+from distdoctor.recording.trace.events import NewGroupBegun
 from distdoctor.testing import recording
 
 CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
@@ -165,3 +167,53 @@ def test_sizes_that_may_vary_with_the_data_show_no_order(filled: str) -> None:
 )
 def test_a_dict_with_an_order_of_its_own_is_not_blamed(filled: str, gone_through: str) -> None:
     assert [code for code, _ in of_tables(filled, gone_through)] == ["DD103"]
+
+
+LAYOUT = """\
+def used_by(plan):
+    return {{name for step in plan for name in step}}
+
+
+def open_groups(plan):
+    groups = {{}}
+    for name in {loop}:
+        groups[name] = dist.new_group(PLACES[name])
+    return groups
+"""
+IN_TURN = {0: [(0, 1)], 1: [(0, 2), (0, 1, 2)], 2: [(0, 1), (0, 2)]}  # the last of each has not come back
+IN_LINE = {0: [(0, 1)], 1: [(0, 1)], 2: [(0, 2)]}  # ranks 0 and 1 have met in theirs
+
+
+def grouping(
+    made: dict[int, list[tuple[int, ...]]], *, loop: str = "used_by(plan)", hashes: tuple[int, ...] = (1, 2, 3)
+) -> Recording:
+    """Three ranks that make these groups, each in its own order."""
+    script = recording(ranks=3).source("layout.py", LAYOUT.format(loop=loop))
+    for rank, own in made.items():
+        for members in own:
+            done = members != own[-1] or (rank not in members)
+            script.note(NewGroupBegun(members, done_ns=int(done)), [rank], site="layout.py:8 open_groups")
+    standing = script.live(silent_for=9)
+    ranks = {rank: replace(log, environment={HASHES: hashes[rank]}) for rank, log in standing.ranks.items()}
+    return replace(standing, ranks=ranks)
+
+
+def of_groups(recorded: Recording) -> Finding:
+    (finding,) = [one for one in findings(recorded) if one.code == "DD119"]
+    return finding
+
+
+@pytest.mark.parametrize(("made", "stalls"), [(IN_TURN, Stalls.FOREVER), (IN_LINE, Stalls.MAYBE)])
+def test_groups_that_are_made_in_the_order_of_a_set(made: dict[int, list[tuple[int, ...]]], stalls: Stalls) -> None:
+    """Ranks that wait for each other in a ring of groups never leave them; where two have met, the third may still come."""
+    finding = of_groups(grouping(made))
+
+    assert (finding.ranks, finding.confidence, finding.stalls) == ((0, 1, 2), LIKELY, stalls)
+    assert finding.title.startswith("make their groups in the order of the set `used_by(plan)`")
+    assert [place.site.line for place in finding.places[:2]] == [7, 2]
+    assert finding.prescriptions[0].edits[0].text == "sorted(used_by(plan))"
+
+
+@pytest.mark.parametrize("how", [{"loop": "sorted(used_by(plan))"}, {"hashes": (7, 7, 7)}])
+def test_groups_in_an_order_that_all_share_part_for_another_reason(how: Any) -> None:
+    assert "the set" not in of_groups(grouping(IN_TURN, **how)).title

@@ -23,7 +23,7 @@ def judge_passed_by(known: HangFacts) -> Incident | None:
     incident = Incident(
         IncidentKind.PASSED_BY,
         found.odd,
-        max(min(begun), min(waits)),
+        max(min(begun), min(waits, default=0)),
         waiting=known.waiting_for(set(found.odd)),
         is_closed=True,
     )
