@@ -268,6 +268,8 @@ def step_of(program: UserProgram, node: ast.AST) -> Hop:
     if isinstance(node, ast.ExceptHandler):
         kind = f" {ast.unparse(node.type)}" if node.type is not None else ""
         return Hop(scope.path, node.lineno, scope.traceback_name, f"except{kind}")
+    if isinstance(node, ast.Constant) and _is_stored_by_signal(program, node):
+        node = program.parents[node]  # a bare `True` tells nobody anything
     return Hop(scope.path, lineno(node), scope.traceback_name, " ".join(ast.unparse(node).split())[:120])
 
 
@@ -285,6 +287,8 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
         return LOG
     if isinstance(value, ast.expr) and _is_gone_through(program, value) and set_of_texts(program, value):
         return SALTED
+    if _is_stored_by_signal(program, value):
+        return CLOCK
     best = RANK if is_test and _asks_for_rank(value) else 0.0
     for node in own_nodes(program, value):
         if isinstance(node, ast.IfExp | ast.Compare) and is_about_rank(getattr(node, "test", node)):
@@ -303,6 +307,13 @@ def telling(program: UserProgram, value: ast.AST, is_test: bool, by_content: boo
         if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and is_about_rank(node):
             best = max(best, MENTION)
     return best
+
+
+def _is_stored_by_signal(program: UserProgram, value: ast.AST) -> bool:
+    """Whether a signal stores it, which reaches each process at a moment of its own."""
+    statement = program.parents.get(value)
+    is_stored = isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is value
+    return is_stored and program.scope_of(value) in program.signal_handlers
 
 
 def remembers(decorator: ast.AST) -> bool:

@@ -19,6 +19,7 @@ MOST_MEANT = 4  # methods of one name that a call may reach when nothing says wh
 _SHOWN = ("__str__", "__repr__", "__format__")
 _SHOWING = frozenset({"str", "repr", "print", "format", "debug", "info", "warning", "error", "log", "write"})
 _CALLED = ("__call__", "forward")
+_HANDLED = frozenset({"signal", "add_signal_handler"})
 _ITERATED = ("__iter__", "__next__", "__getitem__")
 
 
@@ -77,6 +78,16 @@ class UserProgram:
             if scope.name:
                 found[scope.name].append(scope)
         return found
+
+    @cached_property
+    def signal_handlers(self) -> frozenset[Scope]:
+        """The functions that a signal runs, at a moment of each process's own: `signal.signal(signal.SIGUSR1, self.warned)`."""
+        names = set()
+        for file in self.files:
+            for call in file.nodes(ast.Call):
+                if isinstance(call, ast.Call) and last_word(call.func) in _HANDLED and len(call.args) > 1:
+                    names.add(last_word(call.args[1]))
+        return frozenset(scope for name in names - {""} for scope in self.functions.get(name, ()))
 
     @cached_property
     def classes(self) -> dict[str, list[ast.expr]]:

@@ -23,6 +23,25 @@ CLOCK = """\
         dist.barrier()
     main(Budget(), model)
     """
+WARNED = """\
+    class Notice:
+        def __init__(self):
+            self.raised = False
+            signal.signal(signal.SIGUSR1, self.warned)
+        def warned(self, number, frame):
+            self.raised = True
+    def main(notice, loader, model):
+        micro = 0
+        for x, y in loader:
+            last = micro % 10 == 9
+            with nullcontext() if last else model.no_sync():
+                loss = model(x, y)
+                loss.backward()
+            micro += 1
+            if notice.raised or micro > 400:
+                break
+        dist.barrier()
+    """
 CACHE = """\
     def prepare(path):
         write(path)
@@ -372,6 +391,7 @@ def found(source: str, one: int, other: int | None) -> list[int]:
     [
         pytest.param(CLOCK, 7, 8, [5, 3], id="a clock, read by the function that the loop asks"),
         pytest.param(CLOCK, 7, None, [5, 3], id="the rank that left the loop has ended"),
+        pytest.param(WARNED, 13, 17, [15, 6], id="a signal that reaches each process at a moment of its own"),
         pytest.param(CACHE, 3, 9, [5], id="a file that one rank has, above a function that reduces"),
         pytest.param(CALLBACKS, 15, 9, [7, 5, 4], id="a callback that only one rank has"),
         pytest.param(DECORATED, 8, 11, [6, 3], id="a decorator that asks for the rank"),
