@@ -30,6 +30,12 @@ def decide_once(verdict: Verdict, incident: Incident) -> Prescription | None:
         )
     if (reduced := reduced_for_all(decision)) is not None:
         return reduced
+    if decision.stops_a_framework and decision.comes_from_the_rank:
+        return Prescription(
+            "decide-once",
+            change=f"have the loop stopped on every rank: `{decision.test}` ({at(decision.site)}) lets one rank alone come to what "
+            "stops it; keep only that rank's output under it, or broadcast the decision",
+        )
     return Prescription(
         "decide-once",
         change=f"decide once for all ranks: all_reduce or broadcast what `{decision.test}` tests before {at(decision.site)}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -110,14 +111,26 @@ def tests_of_hooks(program: UserProgram, nodes: Iterable[ast.AST]) -> list[Decid
 
 def tests_that_stop(program: UserProgram) -> list[DecidingTest]:
     """Where a loop is a framework's: the tests under which the user's code has it stopped, `trainer.should_stop = True` or
-    `engine.terminate()`, wherever that stands."""
-    found: list[DecidingTest] = []
+    `engine.terminate()`, wherever that stands, and those under which its function is called."""
+    found: dict[ast.AST, None] = {}
     for scopes in program.functions.values():
         for scope in scopes:
             for node in program.inside(scope):
                 if _stops_a_loop(program, node):
-                    found += [DecidingTest(test, program.parents[test]) for test in deciding_tests(program, node)]
-    return found
+                    found |= dict.fromkeys(_tests_down_to(program, node))
+    return [DecidingTest(test, program.parents[test]) for test in found]
+
+
+def _tests_down_to(program: UserProgram, node: ast.AST) -> Iterator[ast.AST]:
+    """The tests that decide whether a node is reached: in its own body, then around the calls that lead there."""
+    waiting, seen = deque([(node, 0)]), {node}
+    while waiting:
+        one, steps = waiting.popleft()
+        yield from deciding_tests(program, one)
+        callers = program.callers.get(program.scope_of(one), ()) if steps < _CALLS_UP else ()
+        new = [call for call in callers if call not in seen]
+        seen |= {*new}
+        waiting += [(call, steps + 1) for call in new]
 
 
 def tests_that_cut_the_graph(program: UserProgram) -> list[DecidingTest]:
@@ -145,6 +158,7 @@ def _called_in(value: ast.expr) -> set[str]:
     return {last_word(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
 
 
+_CALLS_UP = 2  # from the line that stops a framework
 _STOP = re.compile(r"stop|terminate", re.IGNORECASE)
 _LOOPS = re.compile(r"trainer|engine|runner|control|state|loop|fabric", re.IGNORECASE)  # names of what runs a loop
 

@@ -171,6 +171,24 @@ TOLD_TO_STOP = """\
                 self.trainer.should_stop = False
     trainer.fit(Net(), DataLoader(Rows(), 4))
     """
+STOPPED_BY_ONE = """\
+    class Report(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if not state.is_world_process_zero or "loss" not in logs:
+                return control
+            return self.plateau(logs, control)
+        def plateau(self, logs, control):
+            if float(logs["loss"]) < self.best:
+                self.best, self.stale = float(logs["loss"]), 0
+            else:
+                self.stale += 1
+            if self.stale >= self.patience:
+                control.should_training_stop = True
+            return control
+    trainer = Trainer(model, callbacks=[Report()])
+    trainer.train()
+    trainer.evaluate()
+    """
 TERMINATED = """\
     def main(rank):
         trainer = Engine(step)
@@ -433,6 +451,7 @@ def found(source: str, one: int, other: int | None) -> list[int]:
         pytest.param(
             TOLD_TO_STOP, 18, None, [11, 7], id="what tells a framework's loop to stop, in a method of the user's"
         ),
+        pytest.param(STOPPED_BY_ONE, 16, 15, [3], id="what keeps all ranks but one from telling a framework to stop"),
         pytest.param(TERMINATED, 10, 5, [6], id="what tells an engine to terminate, where the engine calls both lines"),
         pytest.param(HOOKED, 13, 13, [3, 6], id="a hook that steers the framework, not one that logs, nor a folder"),
     ],
