@@ -33,8 +33,8 @@ def decide_once(verdict: Verdict, incident: Incident) -> Prescription | None:
     if decision.stops_a_framework and decision.comes_from_the_rank:
         return Prescription(
             "decide-once",
-            change=f"have the loop stopped on every rank: `{decision.test}` ({at(decision.site)}) lets one rank alone come to what "
-            "stops it; keep only that rank's output under it, or broadcast the decision",
+            change=f"have the loop stopped on every rank: `{decision.test}` ({at(decision.site)}) lets one rank alone come to "
+            "what stops it; keep only that rank's output under it, or broadcast the decision",
         )
     return Prescription(
         "decide-once",

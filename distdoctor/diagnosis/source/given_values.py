@@ -129,6 +129,20 @@ def rank_given_to_sampler(sources: Mapping[str, str], loader: SourceLine) -> tup
     return "", []
 
 
+def sampler_made(sources: Mapping[str, str], loader: SourceLine) -> SourceLine:
+    """Where the sampler is made that a loader made at a line is given; no line where there is none, or there are several."""
+    program = program_of(sources)
+    given = [
+        one
+        for call in calls_at(sources, loader, "DataLoader")
+        for name in ("sampler", "batch_sampler")
+        if (one := keyword(call, name)) is not None
+    ]
+    made = (one for value in given for one in all_made_of(program, value) if isinstance(one, ast.Call))
+    samplers = [one for one in made if last_word(one.func).endswith("Sampler") and _makes(program, one)]
+    return program.scope_of(samplers[0]).line(samplers[0]) if len(samplers) == 1 else SourceLine()
+
+
 def way_back(program: UserProgram, value: ast.expr) -> list[ast.expr]:
     """A value, and what it was made of, one step after the other, as far as each comes from one place only."""
     way: list[ast.expr] = []

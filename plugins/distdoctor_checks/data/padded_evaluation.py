@@ -39,6 +39,7 @@ from distdoctor.diagnosis.source.cut_to_length import (
     cuts_to_length,
     gathers_padding,
 )
+from distdoctor.diagnosis.source.given_values import sampler_made
 from distdoctor.diagnosis.source.uncut_gather import UncutGather, uncut_gathers
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
@@ -69,7 +70,7 @@ def examine(orders: SampleOrders | None, sources: Sources, recording: Recording)
                 continue
         if together.evaluates and line not in told and sum(padded.values()) >= LEAST_SHARE * drawn:
             told.add(line)
-            found = _finding(together, padded, drawn, gathered)
+            found = _finding(together, padded, drawn, gathered, sampler_made(sources.texts, together.one.made_line))
             cut = cuts_to_length(sources.texts, together.one.loop_line) or _is_cut_by_a_library(sources)
             yield replace(found, severity=NOTE, confidence=POSSIBLE) if cut else found
 
@@ -183,8 +184,11 @@ def _filled_up(together: Together) -> dict[int, int]:
     return dict(padded)
 
 
-def _finding(together: Together, padded: dict[int, int], drawn: int, gathered: SourceLine) -> Finding:
-    """`gathered`: where accelerate brings the results together, padding included; no line where the sampler is torch's."""
+def _finding(
+    together: Together, padded: dict[int, int], drawn: int, gathered: SourceLine, sampler: SourceLine
+) -> Finding:
+    """`gathered`: where accelerate brings the results together, padding included; no line where the sampler is torch's.
+    `sampler`: where that is made, as far as the source shows it."""
     one, count = together.one, sum(padded.values())
     are, them = ("is", "it") if count == 1 else ("are", "them")
     return Finding(
@@ -194,6 +198,7 @@ def _finding(together: Together, padded: dict[int, int], drawn: int, gathered: S
         place=gathered or one.made_line or one.loop_line,
         places=(
             *((Place(gathered, together.ranks, "brings all results together, the padding's too"),) if gathered else ()),
+            *((Place(sampler, together.ranks, "makes the sampler"),) if sampler else ()),
             Place(one.loop_line, together.ranks, "iterates the loader"),
         ),
         evidence={"padding": padded, "drawn": drawn, "samples": one.length, "sampler": one.sampler},

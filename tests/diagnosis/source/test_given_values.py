@@ -10,6 +10,7 @@ from distdoctor.diagnosis.source.given_values import (
     deciding_test,
     given_at,
     given_to_sampler,
+    sampler_made,
     stored_before,
 )
 from distdoctor.diagnosis.source.rank_values import rank_local_way
@@ -204,3 +205,20 @@ def test_all_that_a_schedule_was_before_it_moves_is_told() -> None:
     made = [(line.line, text) for line, text in stored_before({"/job/train.py": text}, site, "step")]
     assert made == [(2, "cosine(opt, 100)"), (3, "prepare(opt, plan)")]
     assert stored_before({"/job/train.py": text}, SourceLine("/job/train.py", 6, "main"), "step") == []
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "line"),
+    [("None", 3), ("ElasticSampler(data)", 0)],
+    ids=["or none", "one of two"],
+)
+def test_where_a_loaders_sampler_is_made(otherwise: str, line: int) -> None:
+    source = f"""\
+def main(data, distributed):
+    if distributed:
+        sampler = DistributedSampler(data, shuffle=False)
+    else:
+        sampler = {otherwise}
+    return DataLoader(data, batch_size=4, sampler=sampler)
+"""
+    assert sampler_made({"t.py": source}, SourceLine("t.py", 6)).line == line
