@@ -165,7 +165,7 @@ def test_what_one_rank_alone_restores_or_another_optimizer_forgets_is_named_with
     job = jobs.restored_in_vain
     run(tmp_path, "first", job=job)
     for how, ranks, severity, words, role in (
-        ("early", (0, 1), WARNING, "# once more", "makes anew what was restored"),
+        ("early", (0, 1), WARNING, "# once more", "makes anew what the save holds"),
         ("one", (1,), ERROR, "# alone", "decides who restores: `dist.get_rank() == 0`"),
     ):
         run(tmp_path, how, job=job, resumes=True, how=how)

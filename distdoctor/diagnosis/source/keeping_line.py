@@ -145,7 +145,7 @@ def _keeps(node: ast.stmt, name: str, *, attribute: bool) -> tuple[str, ast.expr
             return PUTS, call.args[-1]
     if isinstance(node, ast.Assign):
         targets = [one for target in node.targets for one in _flat(target)]
-        if any(isinstance(one, ast.Subscript) and is_it(one.value) for one in targets):
+        if any(isinstance(one, ast.Subscript) and is_it(one.value) for one in targets) and not _is_empty(node.value):
             return PUTS, node.value
         if (
             any(map(is_it, targets))
@@ -189,6 +189,17 @@ def _is_plain(value: ast.expr) -> bool:
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
         return value.func.id in ("float", "int", "str", "len", "bool")
     return _detached(value)
+
+
+def _is_empty(value: ast.expr) -> bool:
+    """What only makes room for what is put there later: `[]`, `{}`, `deque(maxlen=8)`, `None`."""
+    if isinstance(value, ast.Call):
+        return not value.args and last_word(value.func) in ("list", "dict", "set", "deque", "defaultdict", "Counter")
+    return (
+        (isinstance(value, ast.List | ast.Tuple) and not value.elts)
+        or (isinstance(value, ast.Dict) and not value.keys)
+        or (isinstance(value, ast.Constant) and value.value is None)
+    )
 
 
 def _flat(target: ast.expr) -> list[ast.expr]:

@@ -8,9 +8,9 @@ self.ema = EMATracker(self.model)
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from distdoctor.diagnosis.source.source_file import Scope
+from distdoctor.diagnosis.source.source_file import Scope, last_word
 from distdoctor.diagnosis.source.user_program import program_of
 from distdoctor.recording.source_line import SourceLine
 
@@ -33,10 +33,33 @@ def rebuilt_after(sources: Mapping[str, str], load: SourceLine, *, only: bool = 
         if any(ast.unparse(target) in restored for target in node.targets)
         if scope not in loading or node.lineno > load.line
     ]
+    if not found and not only:
+        found = _made_again(loading, load, [s for s in program.scopes.values() if s.class_name in classes])
     if len(found) != 1:
         return SourceLine()
     scope, node = found[0]
     return scope.line(node)
+
+
+def _made_again(
+    loading: Sequence[Scope], load: SourceLine, of_classes: Sequence[Scope]
+) -> list[tuple[Scope, ast.Assign]]:
+    """What a constructor has made, and the function of a load makes once more behind it, by the same call."""
+    makers = (scope for scope in of_classes if scope.name.startswith(_MAKERS))
+    made = {one for scope in makers for one in map(_made_by, scope.assigns)} - {("", "")}
+    return [
+        (scope, node)
+        for scope in loading
+        for node in scope.assigns
+        if isinstance(node, ast.Assign) and node.lineno > load.line and _made_by(node) in made
+    ]
+
+
+def _made_by(node: ast.AST) -> tuple[str, str]:
+    """`self.ema` and `ModelEma` of `self.ema = ModelEma(net)`; ("", "") of what is no such statement."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+        return "", ""
+    return ast.unparse(node.targets[0]), last_word(node.value.func)
 
 
 def _restored(scope: Scope, line: int) -> set[str]:

@@ -262,7 +262,7 @@ def _finding(found: list[Continuation], restored: Restored, recording: Recording
         place=rebuilt or moved or load or first.save.site,
         places=(
             *((Place(moved, ranks, "moves the schedule on once more"),) if moved else ()),
-            *((Place(rebuilt, ranks, "makes anew what was restored"),) if rebuilt else ()),
+            *((Place(rebuilt, ranks, "makes anew what the save holds"),) if rebuilt else ()),
             *places,
             *((Place(loaded, ranks, "loads into an optimizer that is not the one that steps"),) if loaded else ()),
             *((Place(begun, ranks, f"begins {counter} anew"),) if begun else ()),

@@ -355,3 +355,19 @@ def test_what_an_evaluation_keeps_until_its_end(events: list[EvaluationGrew], af
     found = CHECK.look(job.trains(12, rss=after * MIB).recording())
 
     assert [one.confidence for one in found] == [sure] * bool(sure)
+
+
+@pytest.mark.parametrize("room", ["[]", "deque(maxlen=8)", "None"])
+def test_what_only_makes_room_keeps_nothing(room: str) -> None:
+    source = f"""\
+class Probe:
+    def __init__(self, names):
+        for name in names:
+            self.records[name] = {room}
+    def hook(self, name, output):
+        self.records[name].append(output)
+"""
+    found = keeping_line({"t.py": source}, SourceLine("t.py", 0, ""), "probe.records")
+
+    assert found is not None
+    assert (found.site.line, found.value) == (6, "output")
