@@ -319,6 +319,16 @@ model.train()""",
         source="torch.nn.Module.eval",
     ),
     Remedy(
+        slug="shift-targets",
+        what="Add to the targets how many rows the ranks before this one have.",
+        how="""n = len(q)
+targets = torch.arange(n) + n * dist.get_rank()
+loss = F.cross_entropy(q @ gathered.T, targets)""",
+        effect="Each row's target is its own pair on every rank.",
+        safety="the loss is another one: the training changes",
+        source="facebookresearch/moco-v3, moco/builder.py",
+    ),
+    Remedy(
         slug="wrap-last",
         what="Unfreeze, add, move and cast parameters first, then wrap the model in DistributedDataParallel, "
         "then build the optimizer.",
