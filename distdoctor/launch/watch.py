@@ -318,7 +318,8 @@ class Watcher:
 
     def _took_back(self, moved: Iterable[int]) -> None:
         """Ranks gave a sign of life: what was said about their standing still is over, unless they are being ended."""
-        if not (self._failing or self._is_being_ended()):
+        stands = bool(self.standing.not_taken_back())
+        if not (self._failing or (stands and self._is_being_ended())):
             self._take_back(moved)
 
     def _take_back(self, moved: Iterable[int]) -> None:

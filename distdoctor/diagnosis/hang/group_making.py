@@ -262,13 +262,14 @@ def _wait_in_turn(inside: Mapping[int, Making]) -> bool:
     its own."""
     if any(made.timeline.log.lost.get("events", 0) for made in inside.values()):
         return False  # how often each has made a group is not known any more
-    asked = {rank: Counter(call.members for call in made.calls) for rank, made in inside.items()}
+    asked = {rank: Counter(frozenset(ranks_of(call.members)) for call in made.calls) for rank, made in inside.items()}
     needs: dict[int, list[int]] = {}
     for rank, made in inside.items():
         own = made.inside
         assert own is not None
         others = (other for other in inside if other != rank and own.needs(other))
-        needs[rank] = [other for other in others if asked[other][own.members] < asked[rank][own.members]]
+        group = frozenset(ranks_of(own.members))
+        needs[rank] = [other for other in others if asked[other][group] < asked[rank][group]]
     return any(closed_chains(needs, {rank: (rank,) for rank in inside}))
 
 

@@ -20,6 +20,7 @@ from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.recording import SourceLine
 
 STEPS = 5  # names that are followed back in one function
+STORES = 3  # of one name
 CALLS = 2  # functions of the user's from the call to the collective
 _PRODUCTS = frozenset({"matmul", "mm", "einsum"})
 _JOINS = frozenset({"cat", "concat", "concatenate", "vstack"})
@@ -126,13 +127,13 @@ def _followed(program: UserProgram, scope: Scope, value: ast.expr, line: int) ->
 
 
 def _stored(program: UserProgram, scope: Scope, name: str, before: int) -> list[tuple[ast.expr, int]]:
-    """(value, line) of what a variable was given last before a line, and of what was then added to it under a condition."""
+    """(value, line) of what a variable was given before a line in this function, the last ones: some may be under a condition."""
     stores = [
         (value, getattr(statement, "lineno", 0))
         for statement, value in program.stores(name, scope)
         if program.scope_of(statement) is scope and getattr(statement, "lineno", 0) < before
     ]
-    return stores[-3:] if name not in scope.parameters or stores else []
+    return sorted(stores, key=lambda one: one[1])[-STORES:]
 
 
 def _gather(program: UserProgram, scope: Scope, value: ast.expr, line: int) -> ast.Call | None:
