@@ -44,6 +44,8 @@ def test_there_are_programs_of_all_families() -> None:
         "fresh_resumes",
         "fresh_silent",
         "fresh_stops",
+        "frost_near",
+        "frost_stops",
         "hangs",
         "healthy_ways",
         "language_recipes",
