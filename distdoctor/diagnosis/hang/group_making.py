@@ -88,7 +88,8 @@ class Stalled:
     """Ranks are `inside` new_group, and `absent` ones have not come there, or have come there after another number of groups
     (`miscounted`). `instead` are the calls in which absent ones wait for ranks inside, which proves that neither can go on;
     `makers` all who are in a call of new_group, be it for another group; `alone` is a group before, made by its members only.
-    `in_turn`: ranks inside wait for each other in a ring, each for one that is inside another group first."""
+    `in_turn`: all ranks are inside, and some wait for each other in a ring, each for one that is inside another group first.
+    While one is elsewhere, it may still come with a group of the same name, and free whom it does not mean."""
 
     inside: tuple[NewGroup, ...]
     absent: tuple[int, ...]
@@ -253,7 +254,8 @@ def stalled(facts: Collectives, living: Mapping[int, Timeline]) -> Stalled | Non
     held = {call.rank for call in together if alone and not living[call.rank].many_threads}
     instead = tuple(call for rank in absent for call in _waits_for(facts, living[rank], held))
     makers = tuple(rank for rank in sorted(inside) if rank not in absent)
-    in_turn = alone and _wait_in_turn({rank: making[rank] for rank in inside if not living[rank].many_threads})
+    everybody = len(inside) == facts.recording.world_size and not any(living[rank].many_threads for rank in inside)
+    in_turn = alone and everybody and _wait_in_turn({rank: making[rank] for rank in inside})
     return Stalled(together, absent, instead, makers=makers, alone=_passed_over(making), in_turn=in_turn)
 
 

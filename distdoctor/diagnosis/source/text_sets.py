@@ -69,8 +69,23 @@ def _values(program: UserProgram, value: ast.Name | ast.Attribute) -> Iterator[a
         return
     scope = program.scope_of(value)
     stores = (one for one in program.stores(value.id, scope) if not _takes_out(one[0]))
-    yield from (one for node, one in stores if stores_variable(node, value.id))
+    for node, one in stores:
+        if stores_variable(node, value.id):
+            yield from _taken_apart(program, node, one, value.id)
     yield from program.arguments(scope, value.id)
+
+
+def _taken_apart(program: UserProgram, statement: ast.AST, value: ast.expr, name: str) -> Iterator[ast.expr]:
+    """What a variable is given; of `rows, names = load()` what the function returns at its place, where it returns tuples."""
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Call):
+        yield value
+        return
+    at = next((n for n, one in enumerate(target.elts) if isinstance(one, ast.Name) and one.id == name), None)
+    returned = [one for scope in program.targets(value)[:3] for one in program.returned(scope)]
+    for one in returned or [value]:
+        fits = isinstance(one, ast.Tuple) and len(one.elts) == len(target.elts) and at is not None
+        yield one.elts[at] if fits and isinstance(one, ast.Tuple) and at is not None else one
 
 
 def _takes_out(statement: ast.AST) -> bool:

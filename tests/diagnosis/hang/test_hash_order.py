@@ -11,7 +11,8 @@ from sick import PLUGINS
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, Finding, Stalls
 from distdoctor.diagnosis.hang.hash_order import HASHES
-from distdoctor.recording.recording import Recording
+from distdoctor.diagnosis.source.set_order import set_loop_around
+from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NewGroupBegun
 from distdoctor.testing import recording
 
@@ -181,6 +182,7 @@ def open_groups(plan):
     return groups
 """
 IN_TURN = {0: [(0, 1)], 1: [(0, 2), (0, 1, 2)], 2: [(0, 1), (0, 2)]}  # the last of each has not come back
+AT_ONCE = {0: [(0, 1, 2)], 1: [(0, 1, 2)], 2: [(1, 2)]}  # the first number is another group on each side
 IN_LINE = {0: [(0, 1)], 1: [(0, 1)], 2: [(0, 2)]}  # ranks 0 and 1 have met in theirs
 
 
@@ -203,7 +205,9 @@ def of_groups(recorded: Recording) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize(("made", "stalls"), [(IN_TURN, Stalls.FOREVER), (IN_LINE, Stalls.MAYBE)])
+@pytest.mark.parametrize(
+    ("made", "stalls"), [(IN_TURN, Stalls.FOREVER), (AT_ONCE, Stalls.FOREVER), (IN_LINE, Stalls.MAYBE)]
+)
 def test_groups_that_are_made_in_the_order_of_a_set(made: dict[int, list[tuple[int, ...]]], stalls: Stalls) -> None:
     """Ranks that wait for each other in a ring of groups never leave them; where two have met, the third may still come."""
     finding = of_groups(grouping(made))
@@ -217,3 +221,28 @@ def test_groups_that_are_made_in_the_order_of_a_set(made: dict[int, list[tuple[i
 @pytest.mark.parametrize("how", [{"loop": "sorted(used_by(plan))"}, {"hashes": (7, 7, 7)}])
 def test_groups_in_an_order_that_all_share_part_for_another_reason(how: Any) -> None:
     assert "the set" not in of_groups(grouping(IN_TURN, **how)).title
+
+
+def test_a_set_that_a_function_returns_among_other_things_is_found() -> None:
+    source = """\
+def load(path):
+    cfg = json.loads(path.read_text())
+    active = set(cfg["tasks"]) - set(cfg["off"])
+    return cfg, active
+
+
+def groups_of(cfg, active):
+    for name in active:
+        dist.new_group(cfg["tasks"][name])
+
+
+def main(path):
+    cfg, active = load(path)
+    groups_of(cfg, active)
+"""
+    loop = set_loop_around(
+        {"/job/t.py": source}, SourceLine("/job/t.py", 9, "groups_of"), "new_group", known_to_differ=True
+    )
+
+    assert loop is not None
+    assert (loop.loop.line, loop.made.line) == (8, 3)

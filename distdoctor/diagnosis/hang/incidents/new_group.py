@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.diagnosis.finding import LIKELY
 from distdoctor.diagnosis.hang.decision import decision_of
 from distdoctor.diagnosis.hang.group_making import Making, NamedApart, Stalled, each_its_own, made_alone, stalled
@@ -14,20 +15,21 @@ from distdoctor.recording.trace.events import NewGroupDone
 
 
 def judge_passed_by(known: HangFacts) -> Incident | None:
-    """Some ranks make a group, and others wait for them elsewhere."""
-    found = find_group_in_the_making(known)
-    if found is None or not found.is_proven:
+    """Some ranks make a group, and others wait for them elsewhere, or in another group."""
+    living = _living(known)
+    found, apart = stalled(known.facts, living), each_its_own(known.facts, living)
+    if found is None or not (found.is_proven if apart is None else found.in_turn):
         return None
     begun = [known.timeline(call.rank).wall(call.begun_ns) for call in found.inside]
     waits = [known.timeline(call.rank).wall(call.entered_ns) for call in found.instead]
     incident = Incident(
         IncidentKind.PASSED_BY,
-        found.odd,
+        found.odd if apart is None else apart.ranks,
         max(min(begun), min(waits, default=0)),
-        waiting=known.waiting_for(set(found.odd)),
+        waiting=known.waiting_for(set(found.odd if apart is None else apart.ranks)),
         is_closed=True,
     )
-    return weigh_sides(known, incident, found)
+    return weigh_sides(known, incident, found) if apart is None else incident
 
 
 def judge_named_apart(known: HangFacts, apart: NamedApart) -> Incident:
@@ -45,9 +47,13 @@ def judge_named_apart(known: HangFacts, apart: NamedApart) -> Incident:
 
 def find_group_in_the_making(known: HangFacts) -> Stalled | None:
     """The group that some ranks make without others; None where each side makes one of its own."""
-    timelines = known.facts.timelines.items()
-    living = {rank: one for rank, one in timelines if rank not in known.endings or Making(one).gave_up}
+    living = _living(known)
     return stalled(known.facts, living) if each_its_own(known.facts, living) is None else None
+
+
+def _living(known: HangFacts) -> dict[int, Timeline]:
+    timelines = known.facts.timelines.items()
+    return {rank: one for rank, one in timelines if rank not in known.endings or Making(one).gave_up}
 
 
 def weigh_sides(known: HangFacts, incident: Incident, found: Stalled) -> Incident:
