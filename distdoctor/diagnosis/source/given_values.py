@@ -129,8 +129,9 @@ def rank_given_to_sampler(sources: Mapping[str, str], loader: SourceLine) -> tup
     return "", []
 
 
-def sampler_made(sources: Mapping[str, str], loader: SourceLine) -> SourceLine:
-    """Where the sampler is made that a loader made at a line is given; no line where there is none, or there are several."""
+def sampler_made(sources: Mapping[str, str], loader: SourceLine, *, shuffles: bool | None = None) -> SourceLine:
+    """Where the sampler is made that a loader made at a line is given; no line where there is none, or there are several.
+    `shuffles`: of several the one that says it does, or does not."""
     program = program_of(sources)
     given = [
         one
@@ -140,6 +141,8 @@ def sampler_made(sources: Mapping[str, str], loader: SourceLine) -> SourceLine:
     ]
     made = (one for value in given for one in all_made_of(program, value) if isinstance(one, ast.Call))
     samplers = [one for one in made if last_word(one.func).endswith("Sampler") and _makes(program, one)]
+    if len(samplers) > 1 and shuffles is not None:
+        samplers = [one for one in samplers if getattr(keyword(one, "shuffle"), "value", True) is shuffles]
     return program.scope_of(samplers[0]).line(samplers[0]) if len(samplers) == 1 else SourceLine()
 
 

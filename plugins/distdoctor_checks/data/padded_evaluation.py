@@ -70,7 +70,9 @@ def examine(orders: SampleOrders | None, sources: Sources, recording: Recording)
                 continue
         if together.evaluates and line not in told and sum(padded.values()) >= LEAST_SHARE * drawn:
             told.add(line)
-            found = _finding(together, padded, drawn, gathered, sampler_made(sources.texts, together.one.made_line))
+            one = together.one
+            made = sampler_made(sources.texts, one.made_line, shuffles=one.shuffles)
+            found = _finding(together, padded, drawn, gathered, made)
             cut = cuts_to_length(sources.texts, together.one.loop_line) or _is_cut_by_a_library(sources)
             yield replace(found, severity=NOTE, confidence=POSSIBLE) if cut else found
 

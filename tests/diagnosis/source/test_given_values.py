@@ -209,8 +209,8 @@ def test_all_that_a_schedule_was_before_it_moves_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("otherwise", "line"),
-    [("None", 3), ("ElasticSampler(data)", 0)],
-    ids=["or none", "one of two"],
+    [("None", 3), ("ElasticSampler(data)", 3), ("ElasticSampler(data, shuffle=False)", 0)],
+    ids=["or none", "one that shuffles", "one of two"],
 )
 def test_where_a_loaders_sampler_is_made(otherwise: str, line: int) -> None:
     source = f"""\
@@ -221,4 +221,4 @@ def main(data, distributed):
         sampler = {otherwise}
     return DataLoader(data, batch_size=4, sampler=sampler)
 """
-    assert sampler_made({"t.py": source}, SourceLine("t.py", 6)).line == line
+    assert sampler_made({"t.py": source}, SourceLine("t.py", 6), shuffles=False).line == line
