@@ -127,7 +127,6 @@ def hang_dump(
         deliver.require_format(settings.output_format, plugins, output if values["output_format"] is None else None)
         importlib.import_module("distdoctor.launch.post_mortem")
         importlib.import_module("distdoctor.report.text")
-        importlib.import_module("networkx")  # for rings among the waits
     jobs, recordings = looking.result()
     seen = _examined(recordings, settings, plugins)
     worst = _worst_first(jobs, seen, settings)

@@ -79,8 +79,14 @@ class Continuation:
     @property
     def is_another_training(self) -> bool:
         """It has the weights alone, and another learning rate than the one with which that run began and saved: a run that goes
-        on would have the same. One that moved then may be anywhere now, and tells nothing."""
-        if self.initial is None or self.restored or self.start.document.resumes:
+        on would have the same. One that moved then may be anywhere now, and tells nothing. Or it has none of the weights, and
+        begins with those of a copy (an average) that was saved."""
+        if not {*self.restored} <= {COPIES} or self.start.document.resumes:
+            return False
+        weights = set(self.start.digests(WEIGHTS).values())
+        if weights.isdisjoint(self.save.digests(WEIGHTS).values()) and weights & {*self.save.digests(COPIES).values()}:
+            return True
+        if self.initial is None or self.restored:
             return False
         first, then, now = (one.document.numbers for one in (self.initial, self.save, self.start))
         return not _lr_differs(first, then) and _lr_differs(now, then)

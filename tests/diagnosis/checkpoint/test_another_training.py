@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from sick import PLUGINS
 
+from distdoctor.recording.trace.events import Loading
 from distdoctor.recording.trace.state_file import LR
 from distdoctor.testing.gradients import trained_job
 from distdoctor.testing.states import snapshot
@@ -44,3 +45,29 @@ def test_a_run_that_says_it_resumes_is_told_whatever_its_learning_rate() -> None
 
     assert title.startswith("likely")
     assert LOST in title
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_stage_that_begins_with_the_average_of_the_one_before_is_another_training(resumes: bool) -> None:
+    """A part of the weights is that of the copy, the others are new; what was trained is nowhere."""
+    earlier = (
+        snapshot(
+            "start", run="one", weights={"body.weight": "a", "head.weight": "a"}, copies={"Net 1: body.weight": "a"}
+        ),
+        snapshot(
+            "save",
+            run="one",
+            step=20,
+            paths=["/job/average.pt"],
+            weights={"body.weight": "b", "head.weight": "c"},
+            moments={"body.weight": "m"},
+            copies={"Net 1: body.weight": "d", "Net 1: head.weight": "e"},
+        ),
+    )
+    weights = {"body.weight": "d", "head.weight": "n"}
+    copies = {f"Net 1: {name}": digest for name, digest in weights.items()}  # made of these weights
+    start = snapshot("start", run="two", weights=weights, copies=copies, resumes=resumes)
+    job = trained_job(1).initial().note(Loading("/job/average.pt", "torch.load"), site="train.py:41 main").step()
+    recording = replace(job.recording(), states=(start,), earlier_states=earlier)
+
+    assert bool(PLUGINS.checks["DD706"].look(recording)) is resumes
