@@ -44,6 +44,7 @@ def test_there_are_programs_of_all_families() -> None:
         "fresh_resumes",
         "fresh_silent",
         "fresh_stops",
+        "frost_late",
         "frost_near",
         "frost_stops",
         "hangs",
