@@ -46,7 +46,6 @@ def _sighting(one: UnshiftedTargets, scope: Scope) -> Sighting | None:
         why="the rows of rank 0 come first, so the targets of every other rank are rows of rank 0",
         remedy="shift-targets",
         also=also,
-        edits=one.edits,
     )
 
 

@@ -17,11 +17,12 @@ Source           facebookresearch/moco-v3, moco/builder.py; mlfoundations/open_c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from distdoctor.diagnosis.check import check
-from distdoctor.diagnosis.facts.collectives import Collectives
+from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, Finding, Place, Prescription
 from distdoctor.diagnosis.hang.call_chains import callers_of
@@ -38,28 +39,33 @@ _GATHERS = [int(op) for op in (Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.ALL_
 @check("DD224", "unshifted-targets", severity=ERROR, family="replicas", specificity=30)
 def examine(calls: Collectives, sources: Sources) -> Iterator[Finding]:
     for one in unshifted_targets(sources.texts):
-        timelines = calls.timelines.items()
-        ranks = tuple(sorted(rank for rank, timeline in timelines if _gathered(one, calls, timeline.log)))
-        if len(ranks) > 1:
-            yield _finding(one, ranks)
+        groups = {
+            rank: tuple(sorted(group.members))
+            for rank, timeline in sorted(calls.timelines.items())
+            if (group := _gathered(one, calls, timeline.log)) is not None
+        }
+        odd = tuple(rank for rank, members in groups.items() if rank != members[0])
+        if odd:
+            everybody = all(len(members) == calls.recording.world_size for members in groups.values())
+            yield _finding(one if everybody else replace(one, edits=()), tuple(groups), odd)
 
 
-def _gathered(one: UnshiftedTargets, calls: Collectives, log: RankTrace) -> bool:
-    """Whether this rank has gathered from that very line, there or in a function that it calls."""
+def _gathered(one: UnshiftedTargets, calls: Collectives, log: RankTrace) -> GroupCalls | None:
+    """The group among which this rank has gathered from that very line, there or in a function that it calls."""
     rows = log.calls[np.isin(log.calls["op"], _GATHERS)]
     for row in rows[-MOST_CALLS:]:
         call = log.call(row)
         for site in (call.site, *callers_of(calls, call)):
             if site.path == one.gathered.path and one.gathered.line <= site.line <= one.gathers_until:
-                return True
-    return False
+                return calls.group_of(call)
+    return None
 
 
-def _finding(one: UnshiftedTargets, ranks: tuple[int, ...]) -> Finding:
+def _finding(one: UnshiftedTargets, ranks: tuple[int, ...], odd: tuple[int, ...]) -> Finding:
     return Finding(
-        title=f"targets count from 0 on every rank, and the columns are those of all ranks: {named(ranks[1:])} "
-        f"{'learn' if len(ranks) > 2 else 'learns'} that its rows belong to those of rank {ranks[0]}",
-        ranks=ranks[1:],
+        title=f"targets count from 0 on every rank, and the columns are those of all ranks: {named(odd)} "
+        f"{'learn' if len(odd) > 1 else 'learns'} that the pairs of its rows are those of the first rank",
+        ranks=odd,
         confidence=LIKELY,
         place=one.made,
         places=(
