@@ -36,6 +36,11 @@ def decide_once(verdict: Verdict, incident: Incident) -> Prescription | None:
             change=f"have the loop stopped on every rank: `{decision.test}` ({at(decision.site)}) lets one rank alone come to "
             "what stops it; keep only that rank's output under it, or broadcast the decision",
         )
+    if decision.asks_for_the_rank and decision.call:
+        return Prescription(
+            "call-on-every-rank",
+            change=f"call what {at(decision.call)} calls on every rank: take it out of `{decision.test}` ({at(decision.site)})",
+        )
     return Prescription(
         "decide-once",
         change=f"decide once for all ranks: all_reduce or broadcast what `{decision.test}` tests before {at(decision.site)}",

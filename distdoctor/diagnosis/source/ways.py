@@ -32,6 +32,7 @@ def way_to(program: UserProgram, site: SourceLine, callers: Sequence[SourceLine]
         return None
     nodes: dict[Scope, list[ast.AST]] = {program.scope_of(node): [node]}
     depth = {program.scope_of(node): 0}
+    callers = _callers_of_functions(site, callers)
     recorded: dict[Scope, ast.AST] = {}
     waiting = list(nodes)
     for scope in waiting:
@@ -52,6 +53,16 @@ def way_to(program: UserProgram, site: SourceLine, callers: Sequence[SourceLine]
             if depth[where] == depth[scope] + 1:
                 nodes[where].append(caller)
     return Way(nodes, depth, recorded)
+
+
+_COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"})
+
+
+def _callers_of_functions(site: SourceLine, callers: Sequence[SourceLine]) -> list[SourceLine]:
+    """The callers without the function that a comprehension stands in: that has a frame of its own (a list's until Python 3.12),
+    and calls nothing."""
+    below = (site, *callers)
+    return [caller for caller, one in zip(callers, below, strict=False) if one.function not in _COMPREHENSIONS]
 
 
 def leads_to(sources: Mapping[str, str], site: SourceLine, block: ast.AST) -> bool:

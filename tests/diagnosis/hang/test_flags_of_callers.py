@@ -61,3 +61,34 @@ def test_an_evaluation_on_one_rank_is_told_with_the_condition_around_its_call() 
 @pytest.mark.parametrize("chained", [True, False])
 def test_two_calls_of_the_same_operation_are_no_mismatched_operations(chained: bool) -> None:
     assert told(chained=chained).code != "DD102"
+
+
+def test_a_question_about_the_rank_around_a_helper_of_another_object_is_answered_by_all() -> None:
+    source = """\
+class Panel:
+    def row(self):
+        return {name: float(one.compute()) for name, one in self.metrics.items()}
+    def refresh(self, step):
+        return str(self.row())
+class Session:
+    def train_step(self):
+        self.loss(self.batch()).backward()
+    def after_step(self, step):
+        if self.rank == 0:
+            print(self.panel.refresh(step))
+    def fit(self):
+        for step in range(40):
+            self.train_step()
+            self.after_step(step)
+"""
+    script = recording(ranks=2).source("train.py", source)
+    for _ in range(6):
+        script.collective("all_reduce", [8], site="train.py:8 train_step").step()
+    script.collective("barrier", site="train.py:3 <dictcomp>", only=0)
+    script.collective("all_reduce", [8], site="train.py:8 train_step", only=1)
+    checks = [check for check in PLUGINS.checks.values() if check.family == "hang"]
+    (finding,) = examine(script.live(), checks, live=True).findings
+
+    assert (finding.code, finding.ranks) == ("DD101", (0,))
+    assert (10, "decides: `if self.rank == 0`") in [(place.site.line, place.role) for place in finding.places]
+    assert finding.prescriptions[0].change.startswith("call what train.py:11 calls on every rank: take it out of")

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+import pytest
+
 from distdoctor.diagnosis.source.deciding import deciding_condition
 from distdoctor.diagnosis.source.deciding_value import DTYPE, SHAPE, deciding_value
 from distdoctor.diagnosis.source.decision import Decision
@@ -226,3 +228,34 @@ def test_where_no_body_leads_to_both_lines_those_on_record_are_asked() -> None:
     found = decided(DROPPED, at(5, "backward"), at(3, "forward"), callers=([], [at(11, "forward")]))
 
     assert (found.site.line, found.test) == (9, "if random.random() < self.drop")
+
+
+@pytest.mark.parametrize("frame", ["<dictcomp>", "<genexpr>"])
+def test_the_frame_of_a_comprehension_is_no_function_that_is_called(frame: str) -> None:
+    source = """\
+class Panel:
+    def row(self):
+        return {name: float(one.compute()) for name, one in self.metrics.items()}
+    def refresh(self, step):
+        return str(self.row())
+class Session:
+    def train_step(self):
+        self.loss(self.batch()).backward()
+    def after_step(self, step):
+        if self.rank == 0:
+            print(self.panel.refresh(step))
+    def fit(self):
+        for step in range(40):
+            self.train_step()
+            self.after_step(step)
+"""
+    inside, row, refresh = (
+        SourceLine("t.py", 3, frame),
+        SourceLine("t.py", 3, "row"),
+        SourceLine("t.py", 5, "refresh"),
+    )
+    usual = SourceLine("t.py", 8, "train_step")
+    decision = deciding_condition({"t.py": source}, inside, usual, [0], [1], callers=((row, refresh), ()))
+
+    assert decision is not None
+    assert (decision.site.line, decision.call.line) == (10, 11)
