@@ -329,9 +329,10 @@ class Watcher:
     def _is_being_ended(self) -> bool:
         """Whether the launcher ends the ranks, or somebody has asked the job to end a moment ago: what the ranks do now, and that
         their workers are gone, says nothing about what stood."""
+        if self.closing:
+            return True
         job = self._job()
-        asked = bool(job.interrupted) and time.monotonic_ns() - job.interrupted_ns < ENDING_SECONDS * 1e9
-        return self.closing or asked
+        return bool(job.interrupted) and time.monotonic_ns() - job.interrupted_ns < ENDING_SECONDS * 1e9
 
     def _ranks_that_moved(self) -> set[int]:
         moved, mine = set(), self._hosts.ranks()

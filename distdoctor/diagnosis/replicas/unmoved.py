@@ -54,11 +54,11 @@ def unmoved(gradients: Gradients) -> Iterator[Unmoved]:
         for optimizer, updates in _updates(own).items():
             alike, all_of_them = _alike_in_the_later_half(own, optimizer, updates)
             looked_at[optimizer] |= all_of_them
+            moved = [one for one in own.tensors.values() if one.name in all_of_them - alike]
             for tensor in own.tensors.values() if alike < all_of_them else ():  # else its rate is 0 everywhere
                 if tensor.optimizer != optimizer or tensor.name not in alike or tensor.numel < LEAST_ELEMENTS:
                     continue
                 still = _still(own, tensor)
-                moved = [one for one in own.tensors.values() if one.name in all_of_them - alike]
                 if still is not None and _would_move(own, tensor, moved, updates, *still):
                     found[optimizer, tensor.dtype].setdefault(rank, []).append((tensor.name, *still))
     for (optimizer, dtype), by_rank in found.items():

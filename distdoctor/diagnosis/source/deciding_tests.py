@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.rank_local import LEAVING, deciding_tests, is_lazy_log, leaves, raising_tests
 from distdoctor.diagnosis.source.source_file import dotted, last_word
 from distdoctor.diagnosis.source.user_program import UserProgram
+from distdoctor.diagnosis.source.ways import way_to
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,21 +116,10 @@ def tests_that_stop(program: UserProgram) -> list[DecidingTest]:
     for scopes in program.functions.values():
         for scope in scopes:
             for node in program.inside(scope):
-                if _stops_a_loop(program, node):
-                    found |= dict.fromkeys(_tests_down_to(program, node))
+                way = way_to(program, scope.line(node)) if _stops_a_loop(program, node) else None
+                leading = [one for nodes in way.nodes.values() for one in nodes] if way is not None else []
+                found |= dict.fromkeys(test for one in leading for test in deciding_tests(program, one))
     return [DecidingTest(test, program.parents[test]) for test in found]
-
-
-def _tests_down_to(program: UserProgram, node: ast.AST) -> Iterator[ast.AST]:
-    """The tests that decide whether a node is reached: in its own body, then around the calls that lead there."""
-    waiting, seen = deque([(node, 0)]), {node}
-    while waiting:
-        one, steps = waiting.popleft()
-        yield from deciding_tests(program, one)
-        callers = program.callers.get(program.scope_of(one), ()) if steps < _CALLS_UP else ()
-        new = [call for call in callers if call not in seen]
-        seen |= {*new}
-        waiting += [(call, steps + 1) for call in new]
 
 
 def tests_that_cut_the_graph(program: UserProgram) -> list[DecidingTest]:
@@ -158,7 +147,6 @@ def _called_in(value: ast.expr) -> set[str]:
     return {last_word(node.func) for node in ast.walk(value) if isinstance(node, ast.Call)}
 
 
-_CALLS_UP = 2  # from the line that stops a framework
 _STOP = re.compile(r"stop|terminate", re.IGNORECASE)
 _LOOPS = re.compile(r"trainer|engine|runner|control|state|loop|fabric", re.IGNORECASE)  # names of what runs a loop
 

@@ -23,8 +23,8 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  that the source fits to one rank's share of the data, and of which no collective carries anything.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
-When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note.
-                 Buffers with persistent=False are caches: not compared.
+When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note;
+                 so where one rank saves the parameters and nothing else. Buffers with persistent=False are caches: not compared.
 Source           torch.nn.parallel.DistributedDataParallel, broadcast_buffers; torch.nn.SyncBatchNorm.
 """
 

@@ -9,7 +9,7 @@ How we know      Every optimizer is known from its construction on. A parameter 
                  was in no optimizer's param_groups, and kept every bit. Or it is in one, had a gradient in each sampled step,
                  and kept every bit over at least 32 steps and half of the run, while other parameters of that optimizer
                  changed: in 16 bits at a rate that would have moved it by 0.03 (likely); in 32 bits only a rate of 0 does that
-                 (a note).
+                 (a note), unless the gradient is but rounding, as that of a bias before a batch normalization: not told.
 What to do       Build the optimizer last, from the model's own parameters; add later ones with add_param_group. Keep the
                  parameters that the optimizer holds in fp32 (autocast, or MixedPrecisionPolicy(param_dtype=torch.bfloat16)
                  over an fp32 model).
