@@ -30,7 +30,8 @@ How we know      Digests of every piece were taken when the earlier run of this 
                  load_state_dict of a new optimizer, and the weights are there, but no moments.
 What to do       Save and load all of it in one place, on every rank. `distdoctor check-resume` shows the effect.
 When it is fine  Fine-tuning from trained weights: with another learning rate than the fixed one of the earlier run, nothing is
-                 said, nor of a stage that begins with parts of an average that was saved. The RNG state alone is a note: it makes no result wrong.
+                 said, nor of a stage that begins with parts of an average that was saved. The RNG state alone is a note: it
+                 makes no result wrong.
 Source           PyTorch, "Saving and Loading a General Checkpoint".
 """
 
