@@ -13,17 +13,16 @@ from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.layout import Claim
 from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings
 
-DEEPEST = (
-    32  # synchronous calls that one thread sits in at once, each in a signal handler that interrupts the one before
+MOST_OPEN = (
+    256  # synchronous calls that a rank sits in at once: one in each thread, and in each handler that interrupts one
 )
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class ThreadState(threading.local):
-    """What belongs to one thread of the rank. `open` has the numbers of the synchronous calls that it sits in, by the identity
-    of the frame that will wait for them: several, where a signal handler issues one in the middle of another. `handed` is the
-    number of the asynchronous call whose handle the user's own line is about to get.
+    """What belongs to one thread of the rank: its number, and in `handed` that of the asynchronous call whose handle the user's
+    own line is about to get.
 
     A thread that C++ has made gets no object of Python's `threading` from us: `current_thread()` would leave one behind.
     """
@@ -33,7 +32,6 @@ class ThreadState(threading.local):
     def __init__(self, numbers: Iterator[int]) -> None:
         main = threading.get_ident() == threading.main_thread().ident
         self.thread = 0 if main else min(next(numbers), 0xFFFF)
-        self.open: dict[int, int] = {}
 
 
 class Rank:
@@ -70,6 +68,8 @@ class Rank:
         self.on_group: list[Callable[[], None]] = []  # told when init_process_group has come back; guarded
         self.at_end: list[Callable[[], None]] = []  # told when the interpreter shuts down; guarded
         self.here = ThreadState(itertools.count(1))
+        # The synchronous calls that the rank sits in, by the identity of the frame that will wait for each.
+        self.open: dict[int, int] = {}
 
     def forked(self) -> None:
         """This process was forked off the one that the probe was started in: it is a helper, unless it joins a job itself."""
@@ -79,6 +79,7 @@ class Rank:
     def wakes(self) -> None:
         """The process that was forked off is a rank after all (torch.multiprocessing with "fork", a launcher by hand)."""
         self.pid, self.here = os.getpid(), ThreadState(itertools.count(1))
+        self.open.clear()
         self.silent = self.may_join = False
         self.was_forked = True
 

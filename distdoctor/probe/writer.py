@@ -40,7 +40,7 @@ from distdoctor.recording.trace.process_key import boot_id, pid_namespace, start
 LARGEST_SOURCE = 1 << 20  # bytes; what is larger is generated, and nobody quotes it
 _U64 = struct.Struct("<Q")
 FAILED = (1 << 64) - 1  # -1 in a field that `Ring.patch` writes without a sign: what began there failed
-_FOUR = struct.Struct("<QQQq")
+FOUR = struct.Struct("<QQQq")  # the first fields of a group: how many calls, their two prefixes, when
 _U16 = struct.Struct("<H")
 
 
@@ -120,16 +120,10 @@ class Ring:
         at = self._offset + (seq - 1) % self._capacity * self._stride
         return at if _U64.unpack_from(self._map, at)[0] == seq else None
 
-    def four_of(self, seq: int) -> Callable[[int, int, int, int], None]:
-        """A function that sets the first four 64-bit fields after `seq` of that record, while it is kept."""
-        memory, at = self._map, self._offset + (seq - 1) % self._capacity * self._stride
-        number, pack, fields = self.window(seq).cast("Q"), _FOUR.pack_into, at + 8
-
-        def overwrite(a: int, b: int, c: int, d: int) -> None:
-            if number[0] == seq:
-                pack(memory, fields, a, b, c, d)
-
-        return overwrite
+    def place_of(self, seq: int) -> tuple[memoryview, mmap.mmap, int]:
+        """Where `FOUR` sets the first fields after `seq` of that record: its number, which tells whether it is still kept, the
+        memory, and the place in it."""
+        return self.window(seq).cast("Q"), self._map, self._offset + (seq - 1) % self._capacity * self._stride + 8
 
     def patch(self, seq: int, field_offset: int, value: int) -> None:
         """Set one 64-bit field of record `seq`, while it is kept."""

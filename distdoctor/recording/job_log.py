@@ -79,6 +79,8 @@ _TIMEOUT = re.compile(r"Timeout\(ms\)=(\d{1,18})")
 _WORK = re.compile(
     r"last enqueued (?:NCCL )?work: (-?\d{1,20}), last completed (?:NCCL )?work: (-?\d{1,20})", re.IGNORECASE
 )
+# A rank that was asked to dump says who had asked: whose own watchdog has struck.
+_OF_ANOTHER = re.compile(r"due to a collective timeout from {1,4}rank (\d{1,9})\b")
 _UNSET = 1 << 62  # a count from here on is -1 without its sign
 _WORK_AT = re.compile(r"(?:at work|NCCL work|work sequence id): (\d{1,18})")
 _GROUP = re.compile(r"\[(PG (?:ID )?\d{1,9}[^\]]{0,200}?) ?Rank \d{1,9}\]")
@@ -118,6 +120,7 @@ _OPEN_ENDS = (
     " exited on",
     "ms, keys:",
     ") reason :",
+    "Last error:",
 )
 # Behind it stands what NCCL warns of, or what an error of a communicator is.
 NCCL_SAYS = re.compile(r"NCCL WARN |(?:nccl hit async|NCCL Async|\] Async) [Ee]rror(?: on rank \d{1,9})?: ")
@@ -146,16 +149,18 @@ _EXIT_BARRIER = re.compile(r"Error waiting on exit barrier\.(?: Elapsed: (\d{1,9
 _LOOPBACK = "Using the loopback address as fallback"
 _FRAME = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Interrupt|Exit|Warning|Timeout)): ?(.*)")
+_SAYS_ITS_RANK = re.compile(r"\[?[Rr]ank[ :=]{1,2}(\d{1,7})\]?:")  # at the beginning of what was raised
 _RAISED_WORDLESS = re.compile(r"^([A-Za-z_][\w.]{0,200}(?:Error|Exception|Timeout))$")  # below a traceback
 _ENDED_AT = re.compile(r"^\s{0,20}time\s{0,20}:\s{0,4}(\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)")
 _ENDED_RANK = re.compile(r"^\s{0,20}rank\s{0,20}:\s{0,4}(\d{1,9})\s{0,4}\(local_rank", re.IGNORECASE)
 _ENDED_CODE = re.compile(r"^\s{0,20}exitcode\s{0,20}:\s{0,4}(-?\d{1,9})\s{0,4}\(pid: ?(\d{0,9})")
 # What an exception says in lines of its own, below the first one.
 _DETAIL = re.compile(
-    r"^(?:Duplicate GPU detected|Net : |NET/|Error while creating shared memory|Error: failed to extend |"
+    r"^(?:Last error: (?=\S)|Duplicate GPU detected|Net : |NET/|Error while creating shared memory|Error: failed to extend |"
     r"Parameters? (?:indices )?which did not receive grad|"
     r"(?:Missing|Unexpected) key\(s\) in state_dict|size mismatch for )"
 )
+_LAST_ERROR = "Last error: "  # of NCCL's: what went wrong stands behind it, in a line of its own
 # What tqdm draws: `Saving:  36%|###   | 24/67 [23:16<30:00, 41.87s/it]`.
 _BAR = re.compile(r"([^\r%|]{0,200}?):?\s{0,10}\d{1,3}%\|[^|]{0,400}\| (\d{1,18})/(\d{1,18}) \[")
 _AFTER_A_BAR = re.compile(r"(?<=[a-z]\])(?=\[(?:[a-z]{1,20}\d{1,7}\]:|E ))")  # another's line that runs into it
@@ -169,7 +174,7 @@ _TELLING = re.compile(
     r"NCCL (?:WARN|DIAG)|Duplicate GPU|did not receive grad|key\(s\) in state_dict|size mismatch|rank\s{0,20}:|exitcode|"
     r"Memory access fault|(?:CUDA|HIP) error: |Assertion `|torchelastic/role_info|exit barrier|loopback address|FullMesh|"
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
-    r"timed out|workers joined|OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
+    r"timed out|workers joined|Last error: |OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"\[TC\]\[rank|GIL induced|time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|"
     rf"exit type|server socket|death signal|got signal|\sRANK:|{FAULTS}"
 )
@@ -519,8 +524,14 @@ def _whole(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
         if line.rstrip().endswith(_OPEN_ENDS):
             begun = line.rstrip()
             continue
-        yield number, f"{begun} {line.lstrip()}" if begun else line
+        yield number, f"{begun} {_rest(begun, line)}" if begun else line
         begun = ""
+
+
+def _rest(begun: str, line: str) -> str:
+    """What a line goes on with, without the prefix that both parts have."""
+    prefix = _OWN_PREFIX.match(begun)
+    return line.removeprefix(prefix[0] if prefix else "").lstrip()
 
 
 def _shown(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -552,6 +563,16 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
             continue
         lagging = list(_lagging(words.strip(), number, last))
         yield from lagging
+        if other := _OF_ANOTHER.search(words):
+            group = _group_in(words)
+            yield Clue(
+                ClueKind.TIMED_OUT,
+                words.strip()[:1000],
+                int(other[1]),
+                (-1, 0, -1, -1),
+                line_number=number,
+                group=group,
+            )
         clue = None if lagging else _clue(words)
         if (quoted := _QUOTED.search(words)) is not None:
             words = f"RuntimeError: {words[quoted.start() :]}"
@@ -559,7 +580,8 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
         if raised is None and rank in innermost:
             raised = _RAISED_WORDLESS.match(words.strip())
         if _DETAIL.match(words.strip()):
-            yield Clue(ClueKind.DETAIL, words.strip()[:500], rank, line_number=number)
+            detail = words.strip().removeprefix(_LAST_ERROR)
+            yield Clue(ClueKind.DETAIL, detail[:500], rank, line_number=number)
         if clue is None and raised is None:
             if printed_words := _printed(words):
                 yield Clue(ClueKind.PRINTED, printed_words, rank, line_number=number)
@@ -567,6 +589,8 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
         if rank < 0 and clue is not None and clue.kind is ClueKind.TIMED_OUT and clue.group in ("", *OF_ALL):
             inner = _INNER_RANK.search(line)  # without a launcher's prefix there is nothing better
             rank = int(inner[1]) if inner else -1
+        if rank < 0 and raised is not None and (own := _SAYS_ITS_RANK.match(raised[raised.lastindex or 0])):
+            rank = int(own[1])
         last = rank
         site = sites.pop(rank, _NOWHERE) if raised else sites.get(rank, _NOWHERE)
         raised_in = innermost.pop(rank, "") if raised else ""
@@ -653,7 +677,8 @@ def _with_details(clues: Iterable[Clue]) -> Iterator[Clue]:
 
 def _with_groups(clues: tuple[Clue, ...]) -> tuple[Clue, ...]:
     """The timeouts with the group that the same rank prints about the same number, else the only one that any rank does."""
-    work = [clue for clue in clues if clue.kind is ClueKind.WORK and clue.group and clue.numbers[0] >= 0]
+    told = (ClueKind.WORK, ClueKind.TIMED_OUT)
+    work = [clue for clue in clues if clue.kind in told and clue.group and clue.numbers[0] >= 0]
     own = {(clue.rank, clue.numbers[0]): clue.group for clue in work}
     groups: dict[int, set[str]] = {}
     for clue in work:
@@ -684,6 +709,7 @@ def _clue(words: str) -> Clue | None:
             "",
             numbers=(int(found[1] or -1), int(timeout[1]) if timeout else 0, *sizes),
             operation=found[2] or "",
+            group=_group_in(words),
         )
     if found := _NCCL2.search(words):
         return Clue(ClueKind.TIMED_OUT, "", numbers=(-1, int(found[2]), -1, -1), group=found[1])
@@ -694,12 +720,12 @@ def _clue(words: str) -> Clue | None:
     if found := _STANDS.search(words):
         return Clue(ClueKind.STANDS, "", numbers=(int(found[1]),))
     if found := _WORK.search(words):
-        at, group = _WORK_AT.search(words[: found.start()]), _GROUP.search(words)
+        at = _WORK_AT.search(words[: found.start()])
         enqueued, completed = (int(found[1]), int(found[2]))
         if completed > enqueued:  # torch prints what it has never set
             enqueued, completed = (enqueued if enqueued < _UNSET else -1), -1
         numbers = (int(at[1]) if at else -1, enqueued, completed)
-        return Clue(ClueKind.WORK, "", numbers=numbers, group=group[1].strip() if group else "")
+        return Clue(ClueKind.WORK, "", numbers=numbers, group=_group_in(words))
     if remark_in(words) is not None:
         return Clue(ClueKind.DIAGNOSTIC, "")
     if (met := _of_meeting(words)) is not None:
@@ -726,6 +752,12 @@ def _clue(words: str) -> Clue | None:
     tokens = _SEPARATORS.split(words[keys.end() :]) if keys else ()
     missing = tuple(int(m[1]) for token in tokens if "default_pg" in token and (m := _LAST_NUMBER.search(token)))
     return Clue(ClueKind.NOT_ARRIVED, "", numbers=missing) if missing else None
+
+
+def _group_in(words: str) -> str:
+    """The group whose watchdog prints the line, "" where it does not say."""
+    found = _GROUP.search(words)
+    return found[1].strip() if found else ""
 
 
 def _of_meeting(words: str) -> Clue | None:

@@ -223,3 +223,87 @@ def test_a_traceback_of_any_program_is_no_rank() -> None:
     assert "a rank" not in finding.title
     assert "nothing in the log shows that it is of a distributed job" in finding.why
     assert (of_a_rank.ranks, of_a_rank.confidence) == ((3,), LIKELY)
+
+
+def struck(rank: int, number: int, operation: str, group: str = "PG ID 0 PG GUID 0(default_pg)") -> str:
+    """What a watchdog prints when its thread ends, which names its group."""
+    call = f"WorkNCCL(SeqNum={number}, OpType={operation}, NumelIn=1, NumelOut=2, Timeout(ms)=600000)"
+    return (
+        f"[rank{rank}]:[E606 09:09:08.1 ProcessGroupNCCL.cpp:2395] [{group} Rank {rank}] Process group watchdog thread "
+        f"terminated with exception: [Rank {rank}] Watchdog caught collective operation timeout: {call} ran for 600004 milliseconds\n"
+    )
+
+
+def test_what_a_collective_raises_behind_its_own_timeout_is_not_the_cause() -> None:
+    emptied = "RuntimeError: DDP expects same model across all ranks, but Rank {0} has 51 params, while rank 0 has inconsistent 0"
+    text = "".join(struck(rank, 1, "ALLGATHER") for rank in range(3))
+    text += "".join(f"[rank{rank}]: {emptied.format(rank)} params.\n" for rank in range(3))
+
+    (finding,) = told(text)
+
+    assert (finding.code, finding.ranks) == ("DD122", (0, 1, 2))
+
+
+def test_an_error_of_the_programs_own_behind_a_timeout_is_still_told() -> None:
+    (finding,) = told(struck(0, 7, "ALLREDUCE") + "[rank1]: ValueError: no such shard\n")
+
+    assert (finding.code, finding.ranks) == ("DD110", (1,))
+
+
+def test_the_group_of_a_timeout_is_read_from_the_line_that_names_it() -> None:
+    (finding,) = told(struck(1, 2635, "ALLREDUCE") + struck(0, 2667, "_REDUCE_SCATTER_BASE"))
+
+    assert (finding.code, finding.ranks) == ("DD101", (1,))
+    assert "left out 32 calls" in finding.title
+
+
+def test_ranks_that_were_asked_to_dump_say_whose_watchdog_has_struck() -> None:
+    asked = (
+        "[rank{0}]:[E703 15:37:17.1 ProcessGroupNCCL.cpp:1987] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump signal "
+        "due to a collective timeout from  rank 3 and we will try our best to dump the debug info. Last enqueued NCCL work: "
+        "56118, last completed NCCL work: 56118.\n"
+    )
+    (finding,) = told("".join(asked.format(rank) for rank in (0, 1, 2)) + table((1, 1, "15:37:21")))
+
+    assert (finding.code, finding.ranks) == ("DD122", (3,))  # not who exited first
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("IndexError: list index out of range\n" + table((4, 1, "10:00:07"), (0, -15, "10:00:08")), (4,)),
+        ("IndexError: list index out of range\n" + table((4, 1, "10:00:07"), (0, 1, "10:00:08")), ()),
+        ("AssertionError: Rank 13: found NaN in local grad norm\n", (13,)),
+        ("what():  CUDA error: misaligned address\n" + table((6, -6, "10:00:07")), (6,)),
+    ],
+)
+def test_an_error_without_a_prefix_is_of_the_only_rank_that_failed_or_that_it_names(
+    text: str, ranks: tuple[int, ...]
+) -> None:
+    (finding,) = told(text)
+
+    assert (finding.code, finding.ranks) == ("DD110", ranks)
+
+
+def test_a_worker_that_was_killed_while_the_kernel_freed_memory_was_killed_for_that() -> None:
+    killed = "RuntimeError: DataLoader worker (pid 98) is killed by signal: Killed.\n"
+    (finding,) = told(killed + "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=3.batch.\n")
+
+    assert finding.title == "a DataLoader worker was killed for lack of memory"
+
+
+def test_what_nccl_gives_as_its_last_error_is_told_with_what_to_do() -> None:
+    nccl = "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1251, internal error\n"
+    words = "ncclInternalError: Internal check failed.\nLast error:\nBootstrap : no socket interface found\n"
+    (finding,) = told(nccl + words)
+
+    assert "no socket interface found" in finding.title
+    assert "NCCL_SOCKET_IFNAME" in finding.prescriptions[0].change
+
+
+def test_a_device_number_that_does_not_exist_is_no_device_that_ranks_share() -> None:
+    (finding,) = told(
+        "gpu2:704798:704908 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'\n"
+    )
+
+    assert (finding.code, "share" in finding.title) == ("DD601", False)

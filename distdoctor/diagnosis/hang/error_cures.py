@@ -36,6 +36,17 @@ _CURES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "a value is most likely NaN or infinite: `distdoctor run` names the first rank and layer",
         ),
         (
+            r"no socket interface found|Bootstrap : no ",
+            "NCCL found no network interface to meet on: name one that is up and reaches the other hosts in NCCL_SOCKET_IFNAME "
+            "(`ip -br addr` lists them; a value that matches none does this, too)",
+        ),
+        (
+            r"socket\w{0,30}: connect(?: to \S{1,80})? (?:returned|failed).{0,40}(?:refused|timed out|no route|unreachable)|"
+            r"Connection refused, exceeded error retry",
+            "NCCL's connection to another host was refused: name the interface that the hosts share in NCCL_SOCKET_IFNAME, open "
+            "the ports between them to each other, and see whether the process that listens there still lives",
+        ),
+        (
             r"size mismatch for ",
             "the checkpoint is of a model of other sizes: build it with the configuration and vocabulary that were saved",
         ),

@@ -23,7 +23,7 @@ from distdoctor.diagnosis.hang.in_ras import RasRanks
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.fault_dumps import SIGNALS
 from distdoctor.recording.flight.backend_state import UNKNOWN, BackendState, GroupState, Pending
-from distdoctor.recording.job_log import ENDED_BY_TIMEOUT, LAUNCHER, OF_ALL, is_of_the_programs_own
+from distdoctor.recording.job_log import ENDED_BY_TIMEOUT, LAUNCHER, OF_ALL, TORCHS_KINDS, is_of_the_programs_own
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.ras_report import RasReport
 from distdoctor.recording.recording import RankEnd, Recording, SourceLine
@@ -390,12 +390,22 @@ class LogFacts:
 
     @cached_property
     def _own_errors(self) -> list[Clue]:
-        """Those that follow from no other: a lost connection that the program opened itself is its own."""
+        """Those that follow from no other: a lost connection that the program opened itself is its own, and what a collective
+        raises behind its own timeout is none."""
+        given_up: dict[int, int] = {}
+        for clue in self.recording.clues:
+            if clue.kind is ClueKind.TIMED_OUT or (clue.kind is ClueKind.WORK and clue.numbers[0] >= 0):
+                given_up.setdefault(clue.rank, clue.line_number)
         return [
             clue
             for clue in self.lines(ClueKind.EXCEPTION)
             if _kind(clue) not in _FOLLOWS
             and not _NOWHERE.search(clue.words)
+            and not (
+                clue.line_number > given_up.get(clue.rank, 1 << 62)
+                and _kind(clue) in TORCHS_KINDS
+                and (not clue.raised_in or _COMMUNICATES.search(clue.raised_in))
+            )
             and (
                 is_of_the_programs_own(_kind(clue), clue.raised_in)
                 or not lacks_a_peer(clue.words)
@@ -426,11 +436,15 @@ class LogFacts:
         return found
 
     def same_error(self, error: Clue) -> tuple[int, ...]:
-        """The ranks that print an error of this kind at this line; all that ended, where as many print it without a number."""
+        """The ranks that print an error of this kind at this line. Where nobody has a number: all that ended, where as many print
+        it, or the only one that ended badly, where it is printed once."""
         alike = self._same_errors.get((_kind(error), error.site or _NUMBER.sub("#", error.words)), [])
-        ranks = {one.rank for one in alike if one.rank >= 0}
+        ranks = {one.rank for one in alike if one.rank >= 0} | ({error.rank} - {-1})
         ends = self.recording.job.ends
-        return tuple(sorted(ends)) if not ranks and 1 < len(ends) == len(alike) else tuple(sorted(ranks))
+        if not ranks and 1 < len(ends) == len(alike):
+            return tuple(sorted(ends))
+        bad = [rank for rank, end in ends.items() if not end.ended_by_launcher]
+        return tuple(sorted(ranks or bad)) if ranks or len(bad) == 1 >= len(alike) else ()
 
     @cached_property
     def is_of_a_job(self) -> bool:

@@ -76,7 +76,19 @@ class Way:
     """What torch's own frames between an operation and the user's line tell, and that line: the same for every call that comes by
     the same instructions. `front` and `waits` are frames, counted from the innermost one; -1: none is."""
 
-    __slots__ = ("asks", "blocking_pair", "by_user", "default", "flags", "front", "operation", "site", "waits", "word")
+    __slots__ = (
+        "asks",
+        "blocking_pair",
+        "by_user",
+        "default",
+        "flags",
+        "front",
+        "last",
+        "operation",
+        "site",
+        "waits",
+        "word",
+    )
 
     def __init__(self) -> None:
         self.flags = NATIVE
@@ -91,6 +103,8 @@ class Way:
         )
         self.operation: int | None = None  # that one, once it is known
         self.default: int | None = None  # the reduction, where the call leaves it out
+        # What was sent last, as `CollectivesStream.note` knows it: a line that sends the same again is asked for nothing more.
+        self.last: tuple[tuple[Any, ...], tuple[int, bytes, bytes]] = ((), (0, b"", b""))
 
     def asynchronous(self, asked: bool) -> bool:
         """Whether the user gets a handle; `asked` is what torch's function asked the process group for."""

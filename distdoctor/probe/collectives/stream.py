@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from time import monotonic_ns
 from types import FrameType
@@ -23,11 +23,11 @@ from distdoctor.probe.collectives.callers import NATIVE, Codes, Way, frame_at, w
 from distdoctor.probe.collectives.handles import Handles
 from distdoctor.probe.collectives.sent_again import SentAgain
 from distdoctor.probe.compile_guard import called_by_cpp
-from distdoctor.probe.context import DEEPEST, Rank
+from distdoctor.probe.context import MOST_OPEN, Rank
 from distdoctor.probe.interruptions import suppressed
 from distdoctor.probe.tensors.digests import bytes_of
 from distdoctor.probe.tensors.dtypes import DTYPE_NUMBER
-from distdoctor.probe.writer import TraceWriter
+from distdoctor.probe.writer import FOUR, TraceWriter
 from distdoctor.recording.trace.layout import (
     CALL,
     CALL_PARTS,
@@ -125,13 +125,19 @@ class ProbedGroup:
         self.state = (0, 0, 0)
         self.pairs: dict[tuple[int, bool], Iterator[int]] = {}
         self.seq = trace.groups.write(**self._texts())
-        self._overwrite = trace.groups.four_of(self.seq)
+        self._number, self._memory, self._at = trace.groups.place_of(self.seq)
 
     def _texts(self) -> dict[str, int]:
         return {"key": self.key, "members": self.members, "backend": self.backend, "made_at": self.site}
 
     def extend(
-        self, signature: int, word: int, now: int, factor: int = GOLDEN, mask: int = MASK
+        self,
+        signature: int,
+        word: int,
+        now: int,
+        factor: int = GOLDEN,
+        mask: int = MASK,
+        store: Callable[..., None] = FOUR.pack_into,
     ) -> tuple[int, int, int]:
         """Count one more collective, on the trace as well; its number and the two prefixes up to it.
 
@@ -151,10 +157,11 @@ class ProbedGroup:
                 self.state = extended
                 break
         stored = extended
-        self._overwrite(*stored, now)
-        while stored is not self.state:
+        while self._number[0] == self.seq:  # else another group has the place of this one on the trace
+            store(self._memory, self._at, *stored, now)
+            if stored is self.state:
+                break
             stored = self.state
-            self._overwrite(*stored, now)
         return extended
 
     def resolve(self, trace: TraceWriter) -> None:
@@ -215,29 +222,30 @@ class CollectivesStream:
         rank = self.rank
         if self._dropped:
             self.handles.settle()
-        flags, here = way.flags | ASYNC if is_async else way.flags, rank.here
-        tag = way.tag(inner) if op in PAIRWISE else 0
-        where = (group.key, way.site, here.thread, tag)
-        key: tuple[Any, ...]
+        flags, thread = way.flags | ASYNC if is_async else way.flags, rank.here.thread
+        in_pairs = op in PAIRWISE
         if len(tensors) == 1:
             (one,) = tensors
             if one.is_cuda:
                 flags |= ON_DEVICE
-            if one.requires_grad and op == ALL_REDUCE and reduce_op == SUM and rank.on_summed is not None:
+            if op == ALL_REDUCE and reduce_op == SUM and rank.on_summed is not None and one.requires_grad:
                 rank.on_summed(one, group.ranks)
-            key = (op, reduce_op, root, flags, where, one.dtype, one.shape)
+            what: tuple[Any, ...] = (one.dtype, one.shape)
         else:
             if tensors and tensors[0].is_cuda:
                 flags |= ON_DEVICE
-            key = (op, reduce_op, root, flags, where, *(part for t in tensors for part in (t.dtype, t.shape)))
-        alike = self._alike.get(key)
-        if alike is None:
-            alike = self._pack(key, tensors)
+            what = tuple(part for t in tensors for part in (t.dtype, t.shape))
+        tag = way.tag(inner) if in_pairs else 0
+        key = (op, reduce_op, root, flags, group.key, way.site, thread, tag, what)
+        known, alike = way.last
+        if known != key:  # of a line whose sizes vary
+            alike = self._alike.get(key) or self._pack(key, tensors)
+            way.last = key, alike
         signature, size, place = alike
         now = monotonic_ns()
         if flags & NATIVE:
             rank.native_ns = now
-        if op in PAIRWISE:
+        if in_pairs:
             number = group.next_of_pair(op, root)
             prefix, site_prefix = group.state[1:]
         else:
@@ -246,8 +254,8 @@ class CollectivesStream:
         returned = now if flags & COMES_BACK else 0
         seq = self._write(now, returned, number, size, prefix, site_prefix, rank.step, place)
         if not returned and way.waits >= 0:
-            opened = here.open
-            if len(opened) > DEEPEST:
+            opened = rank.open
+            if len(opened) > MOST_OPEN:
                 opened.clear()  # those that failed before they came to wait are forgotten by and by
             opened[id(frame_at(inner, way.waits) if way.waits else inner)] = seq
         if is_async and way.by_user and way.site:
@@ -256,8 +264,8 @@ class CollectivesStream:
 
     def _pack(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, bytes, bytes]:
         """What is alike in all calls of one kind, line and thread: their signature, and two parts of their records."""
-        op, reduce_op, root, flags, (group, site, thread, tag) = key[:5]
-        kind = (op, reduce_op, root, flags, *key[5:])
+        op, reduce_op, root, flags, group, site, thread, tag, what = key
+        kind = (op, reduce_op, root, flags, what)
         signature, shape, nbytes, dtype = self._kinds.get(kind) or self._learn(kind, tensors)
         alike = (
             signature,
@@ -311,7 +319,9 @@ class CollectivesStream:
                 if not group.ranks:
                     group.resolve(self.trace)
                 if op == ALL_REDUCE:  # of all operations the most frequent one: nothing is asked that is known
-                    reduce_op = way.reduce_op(inner)
+                    reduce_op = way.default
+                    if reduce_op is None:
+                        reduce_op = way.reduce_op(inner)
                     note(group, op, args.input_tensors, -1, args.async_op, way, inner, reduce_op)
                     return
                 root = args.root
@@ -346,12 +356,12 @@ class CollectivesStream:
 
     def wrap_wait(self, original: Any) -> Any:
         """`Work.wait` that notes when a synchronous call has come back, and that a handle was waited for."""
-        rank, here, came_back = self.rank, self.rank.here, self.rank.guarded(self.came_back)
+        rank, opened, came_back = self.rank, self.rank.open, self.rank.guarded(self.came_back)
         returned, now, caller = self.trace.calls.patch_of(_RETURNED), monotonic_ns, sys._getframe
         asked = self.rank.guarded(self.handles.asked)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            call = here.open.pop(id(caller(1)), 0)
+            call = opened.pop(id(caller(1)), 0)
             if not call:
                 asked(work)
                 began = now()

@@ -50,10 +50,10 @@ def examine(trial: PreflightTrial | None, verdict: Verdict | None, log: LogFacts
         )
     if log is not None and log.own_error is not None and (told := _told(log.own_error.words)):
         found = from_own_error(log, *told)
-        yield _with_all_who_share(found, log) if SAME_DEVICE.search(log.own_error.words) else found
+        yield _with_all_who_share(found, log, log.own_error)
     elif log is not None:
         warned = [(clue, told) for clue in log.lines(ClueKind.WARNING) if (told := _told(clue.words))]
-        yield from (_with_all_who_share(_warned(clue, *told), log) for clue, told in warned[:1])
+        yield from (_with_all_who_share(_warned(clue, *told), log, clue) for clue, told in warned[:1])
     for incident in verdict.of_kind(IncidentKind.FAILED) if verdict is not None else ():
         if incident.ending is not None and (told := _told(incident.ending.words)):
             yield from_exception(incident, *told, whose="the driver's")
@@ -63,9 +63,11 @@ def _warned(clue: Clue, title: str, cure: Prescription) -> Finding:
     return from_line(clue, title, who(clue), LIKELY, "NCCL says so, and refuses the group", cure, specificity=90)
 
 
-def _with_all_who_share(found: Finding, log: LogFacts) -> Finding:
+def _with_all_who_share(found: Finding, log: LogFacts, said: Clue) -> Finding:
     """The finding of one pair with every rank of the group that NCCL found on that device. They are the job's ranks where whoever
-    prints a pair is one of it."""
+    prints a pair is one of it. What is said of no pair stays as it is."""
+    if not SAME_DEVICE.search(said.words):
+        return found
     clues = [*log.lines(ClueKind.EXCEPTION), *log.lines(ClueKind.WARNING)]
     matches = [(clue.rank, match) for clue in clues for match in SAME_DEVICE.finditer(clue.words)]
     sharing: list[tuple[str, set[int]]] = []  # hosts may have devices of one name

@@ -62,6 +62,7 @@ OF_THE_STORE = ("TCPStore", "sendBytes failed", "recvValue failed")
 LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or its input ends
 # CUDA's words for memory, a link or a whole GPU that broke; an illegal access is the program's.
 _OF_THE_DEVICE = re.compile(r"uncorrectable (?:ECC|NVLink)|fallen off the bus|hardware stack error", re.IGNORECASE)
+_OF_A_KILL = re.compile(r"is killed by signal: Killed")  # an exception that only says that a helper was killed
 _NO_JOB = "nothing in the log shows that it is of a distributed job"
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
@@ -92,7 +93,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
     yield from claimed(dead_processes(log.ras), 94)
     killed, left = log.lines(ClueKind.KILLED_FOR_MEMORY), log.lines(ClueKind.EXIT_BARRIER)
     gone = [*log.lines(ClueKind.PEER_GONE), *log.lines(ClueKind.WAITED)]
-    if log.own_error is not None:
+    if log.own_error is not None and not (killed and _OF_A_KILL.search(log.own_error.words)):
         yield _own_error(log, log.own_error)
         yield from (_other_error(log, one) for one in log.other_errors)
     elif killed:
@@ -176,9 +177,14 @@ def _killed_for_memory(clue: Clue, log: LogFacts) -> Finding:
     by_kernel = "Killed process" in clue.words
     said = f"{_who_says(clue)}{f' ({task})' if task and not by_kernel else f', and Slurm: {task}' if task else ''}"
     were = "were" if len(ranks) > 1 else "was"
+    whose = (
+        "a DataLoader worker"
+        if log.own_error is not None and "DataLoader worker" in log.own_error.words
+        else "a process"
+    )
     return from_line(
         clue,
-        f"{were} killed by the kernel for lack of memory" if ranks else "a process was killed for lack of memory",
+        f"{were} killed by the kernel for lack of memory" if ranks else f"{whose} was killed for lack of memory",
         ranks,
         LIKELY if len(ranks) == 1 or (ranks and by_kernel) else POSSIBLE,  # Slurm may list all tasks of a host
         said if ranks else f"{said}; which rank that was the log does not say",
