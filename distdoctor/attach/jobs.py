@@ -12,8 +12,6 @@ from distdoctor.attach.processes import FoundJob, HostProcesses, Process, RankPl
 from distdoctor.attach.py_spy import dump, dump_all
 from distdoctor.errors import CouldNotLook, NothingToInspect
 from distdoctor.recording.trace.probe_settings import VARIABLE
-from distdoctor.recording.trace.reader import read_trace
-from distdoctor.recording.trace.run_folder import trace_paths
 
 
 def all_jobs(host: HostProcesses) -> list[FoundJob]:
@@ -86,6 +84,10 @@ def job_of_run(folder: Path, host: HostProcesses) -> FoundJob:
 
     NothingToInspect: none of them is alive on this host.
     """
+    # In here: numpy takes as long as all else that hang-dump needs before it looks, and most jobs record nothing.
+    from distdoctor.recording.trace.reader import read_trace
+    from distdoctor.recording.trace.run_folder import trace_paths
+
     places: dict[int, RankPlacement] = {}
     traces = trace_paths(folder)
     for rank, path in traces.items():

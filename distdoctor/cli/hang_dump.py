@@ -123,10 +123,13 @@ def hang_dump(
         looking = aside.submit(_look, pid, run, (target, called, within) if target is not None else None, manner)
         looking.add_done_callback(lambda _: begun.set())
         begun.wait(timeout=None if target is None else 0.0)
+        importlib.import_module("distdoctor.attach.attached")
         plugins = load_plugins(settings)
         deliver.require_format(settings.output_format, plugins, output if values["output_format"] is None else None)
         importlib.import_module("distdoctor.launch.post_mortem")
-        importlib.import_module("distdoctor.report.text")
+        importlib.import_module(
+            "distdoctor.report.json_report" if settings.output_format == "json" else "distdoctor.report.text"
+        )
     jobs, recordings = looking.result()
     seen = _examined(recordings, settings, plugins)
     worst = _worst_first(jobs, seen, settings)
@@ -143,7 +146,7 @@ def _look(
 ) -> tuple[Sequence[LookedAt], Sequence[Recording]]:
     """The jobs, and what is known about each of them. `elsewhere`: the hosts, the command to call there, its limit in seconds."""
     from distdoctor.attach.processes import HostProcesses
-    from distdoctor.cli.looked_at import LookedAt
+    from distdoctor.attach.snapshot import look_at
 
     if elsewhere is not None:
         from distdoctor.cli import hang_dump_on
@@ -152,9 +155,11 @@ def _look(
         return hang_dump_on.look(target, called, manner, within)
     host = HostProcesses.now()
     here = _jobs(pid, run, host)
-    from distdoctor.attach.attached import recordings_of
+    looks = look_at(here, host, manner)
+    from distdoctor.attach.attached import recording_of  # not before it has looked: see `hang_dump`
+    from distdoctor.cli.looked_at import LookedAt
 
-    recordings = recordings_of(here, host, manner)
+    recordings = [recording_of(job, stacks, host) for job, stacks in zip(here, looks, strict=True)]
     return [LookedAt.here(job, one) for job, one in zip(here, recordings, strict=True)], recordings
 
 

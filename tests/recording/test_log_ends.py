@@ -230,7 +230,8 @@ def struck(rank: int, number: int, operation: str, group: str = "PG ID 0 PG GUID
     call = f"WorkNCCL(SeqNum={number}, OpType={operation}, NumelIn=1, NumelOut=2, Timeout(ms)=600000)"
     return (
         f"[rank{rank}]:[E606 09:09:08.1 ProcessGroupNCCL.cpp:2395] [{group} Rank {rank}] Process group watchdog thread "
-        f"terminated with exception: [Rank {rank}] Watchdog caught collective operation timeout: {call} ran for 600004 milliseconds\n"
+        f"terminated with exception: [Rank {rank}] Watchdog caught collective operation timeout: {call} ran for 600004 "
+        "milliseconds\n"
     )
 
 

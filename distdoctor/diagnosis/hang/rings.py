@@ -11,7 +11,9 @@ def closed_chains(needs: Mapping[int, Iterable[int]], ranks: Mapping[int, Iterab
 
     `needs`: wait -> the waits that would have to end before it; `ranks`: wait -> the ranks inside it.
     """
-    import networkx as nx  # here: most recordings have no waits, and it takes 0.1 s
+    if not any(needs.values()):
+        return
+    import networkx as nx  # here: most recordings have no such waits, and it takes 0.1 s
 
     graph: nx.DiGraph[int] = nx.DiGraph((at, other) for at in sorted(needs) for other in needs[at])
     with contextlib.suppress(nx.NetworkXNoCycle):

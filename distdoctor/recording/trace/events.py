@@ -2,7 +2,7 @@
 
 A record of `layout.EVENT` has room for two texts and five numbers. A kind's own fields take them in their order: `str`, lists
 of ranks and of names the texts; `int`, `bool` and `float` the numbers. So nothing is parsed, nothing can be misplaced, and a kind
-that needs more room than there is fails when this module is imported.
+that needs more room than there is fails when its first one is written.
 
 Standard library only: this module is imported inside the ranks.
 """
@@ -71,18 +71,28 @@ PLACES = {name: place for place, (name, _) in enumerate(EVENT.fields)}  # of the
 _SEQ, _AT, _SITE, KIND_AT = (PLACES[name] for name in ("seq", "at_ns", "site", "kind"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class TraceEvent:
     """What all kinds have: when it was noted, on the rank's monotonic clock, and at which line of the user's."""
 
     number: ClassVar[int]
-    slots: ClassVar[tuple[_Slot, ...]]
     at_ns: int = dataclasses.field(default=0, kw_only=True)
     site: SourceLine = dataclasses.field(default=SourceLine(), kw_only=True)
     seq: int = dataclasses.field(default=0, kw_only=True)  # of its record
 
+    # Written once for all kinds: what `dataclass` makes for each of them takes longer to compile than all else of this module.
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
 
 KINDS: dict[int, type[TraceEvent]] = {}
+_slots: dict[int, tuple[_Slot, ...]] = {}  # by kind
 Kind = TypeVar("Kind", bound=TraceEvent)
 
 
@@ -91,8 +101,8 @@ def kind(number: int) -> Callable[[type[Kind]], type[Kind]]:
     """Make a frozen dataclass a kind of event. A number is never used again for another kind."""
 
     def make(cls: type[Kind]) -> type[Kind]:
-        cls = dataclass(frozen=True)(cls)
-        cls.number, cls.slots = number, tuple(_slots(cls))
+        cls = dataclass(frozen=True, repr=False, eq=False)(cls)
+        cls.number = number
         assert number not in KINDS, f"{number} is {KINDS[number].__name__} already"
         KINDS[number] = cls
         return cls
@@ -100,26 +110,33 @@ def kind(number: int) -> Callable[[type[Kind]], type[Kind]]:
     return make
 
 
-def _slots(cls: type[TraceEvent]) -> Iterator[_Slot]:
+def slots_of(cls: type[TraceEvent]) -> tuple[_Slot, ...]:
+    """The fields of a kind, each with its place in the record."""
+    known = _slots.get(cls.number)
+    if known is None:
+        known = _slots[cls.number] = tuple(_placed(cls))
+    return known
+
+
+def _placed(cls: type[TraceEvent]) -> Iterator[_Slot]:
     texts, numbers = iter(TEXTS), iter(NUMBERS)
     hints = typing.get_type_hints(cls)
     for one in dataclasses.fields(cls):
-        if one.name in ("at_ns", "site", "seq"):
-            continue
-        hint = hints[one.name]
-        place = next(texts if hint in _AS_TEXT else numbers)
-        yield _Slot(one.name, place, *(_AS_TEXT.get(hint) or _AS_NUMBER[hint]))
+        if one.name not in ("at_ns", "site", "seq"):
+            hint = hints[one.name]
+            place = next(texts if hint in _AS_TEXT else numbers)
+            yield _Slot(one.name, place, *(_AS_TEXT.get(hint) or _AS_NUMBER[hint]))
 
 
 def place_of(cls: type[TraceEvent], field: str) -> int:
     """Where a field of this kind lies in its record, in bytes: for a writer that knows it only later."""
-    return EVENT.offsets[next(slot.place for slot in cls.slots if slot.field == field)]
+    return EVENT.offsets[next(slot.place for slot in slots_of(cls) if slot.field == field)]
 
 
 def encode(event: TraceEvent, text_id: Callable[[str], int]) -> dict[str, int]:
     """The fields of the record that the event's own fields fill."""
     values = {}
-    for slot in event.slots:
+    for slot in slots_of(type(event)):
         value = slot.write(getattr(event, slot.field))
         values[slot.place] = text_id(value) if slot.place in TEXTS else value
     return values
@@ -131,9 +148,10 @@ def decode(cls: type[Kind], row: Sequence[int], texts: Sequence[str]) -> Kind:
     def text(number: int) -> str:
         return texts[number] if 0 <= number < len(texts) else ""
 
-    values = (row[PLACES[slot.place]] for slot in cls.slots)
+    slots = slots_of(cls)
+    values = (row[PLACES[slot.place]] for slot in slots)
     fields = [
-        slot.read(text(value) if slot.place in TEXTS else value) for slot, value in zip(cls.slots, values, strict=True)
+        slot.read(text(value) if slot.place in TEXTS else value) for slot, value in zip(slots, values, strict=True)
     ]
     return cls(*fields, at_ns=row[_AT], site=SourceLine.parse(text(row[_SITE])), seq=row[_SEQ])
 
