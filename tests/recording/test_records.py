@@ -94,7 +94,9 @@ def digest_of_the_layout() -> str:
     parts += [
         str([(one.name, int(one)) for one in flag]) for flag in (*FLAGS, layout.Op, layout.ReduceOp, layout.Phase)
     ]
-    parts += [f"{kind.number}{[(slot.field, slot.place) for slot in events.slots_of(kind)]}" for kind in events.KINDS.values()]
+    parts += [
+        f"{kind.number}{[(slot.field, slot.place) for slot in events.slots_of(kind)]}" for kind in events.KINDS.values()
+    ]
     return hashlib.blake2b("".join([*parts, str(layout.DTYPES)]).encode(), digest_size=8).hexdigest()
 
 

@@ -124,31 +124,39 @@ def _misfit(verdict: Verdict, incident: Incident) -> Finding:
 
 
 def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
-    """A rank went on after fewer messages than the other side receives: rings of one line and another that went well before."""
+    """A rank went on after fewer messages than the other side receives: rings of one line and another that went well before. It
+    is the receiver's fault where most others have changed their round as the sender has."""
     receive, sent, instead = incident.usual, incident.left_out, incident.odd
     assert receive is not None
     assert sent is not None
     assert instead is not None
+    expects_more = receive.rank in incident.ranks
+    went_on = f"rank {sent.rank} went on to {at(instead.site)}, where in the rounds before it always sent once more at {at(sent.site)}"
+    last = Place(sent.site, (sent.rank,), f"{pairwise(sent)} was its last one")
+    waits = by_site(verdict, [receive])
+    if expects_more:
+        title = f"rank {receive.rank} waits for one message more than rank {sent.rank} sends: {short(receive)}"
+        why = f"{went_on}, and the others left their round as it did; rank {receive.rank} alone receives as often as before"
+        change = f"receive as often at {at(receive.site)} as rank {sent.rank} sends at {at(sent.site)}"
+    else:
+        title = f"rank {sent.rank} sends one message too few: {short(receive)} waits for it"
+        why = f"{went_on}; rank {receive.rank} receives as often as before"
+        change = f"send as often at {at(sent.site)} as rank {receive.rank} receives at {at(receive.site)}"
     return Finding(
-        title=f"rank {sent.rank} sends one message too few: {short(receive)} waits for it",
+        title=title,
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
-        place=sent.site,
+        place=receive.site if expects_more else sent.site,
         places=(
-            Place(sent.site, (sent.rank,), f"{pairwise(sent)} was its last one"),
-            *by_site(verdict, [receive, instead]),
+            *((*waits, last) if expects_more else (last, *waits)),
+            *by_site(verdict, [instead]),
             *deciding_places(incident),
         ),
         evidence={"waits": full(receive), "instead": full(instead), "last_sent": full(sent), "sent": sent.number},
-        why=f"rank {sent.rank} went on to {at(instead.site)}, where in the rounds before it always sent once more at "
-        f"{at(sent.site)}; rank {receive.rank} receives as often as before",
+        why=why,
         prescriptions=(
-            Prescription(
-                "pair-send-with-recv",
-                change=f"send as often at {at(sent.site)} as rank {receive.rank} receives at {at(receive.site)}: work the number "
-                "out in one way for both",
-            ),
+            Prescription("pair-send-with-recv", change=f"{change}: work the number out in one way for both"),
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),

@@ -96,3 +96,40 @@ def test_a_schedule_that_both_ends_of_a_message_change_is_no_straying() -> None:
     (finding,) = told(pipeline_of_three((1, 1, 1, 1, 2)))
 
     assert (finding.code, finding.ranks) == ("DD114", (1, 2))
+
+
+def three_stages(*counts: tuple[int, int, int]) -> Script:
+    """In each round the number of micro-batches by which each stage goes: all forward, then all back."""
+    script = recording(ranks=3)
+    for first, middle, last in counts:
+        for number in range(max(first, middle, last)):
+            if number < first:
+                script.send(0, 1, [8], site="pipe.py:11 step")
+            if number < middle:
+                script.recv(1, 0, [8], site="pipe.py:13 step")
+            if number < min(first, middle):
+                script.send(1, 2, [8], site="pipe.py:11 step")
+            if number < last:
+                script.recv(2, 1, [8], site="pipe.py:13 step")
+        for _ in range(last):
+            script.send(2, 1, [8], site="pipe.py:18 step")
+        for _ in range(middle):
+            script.recv(1, 2, [8], site="pipe.py:16 step").send(1, 0, [8], site="pipe.py:18 step")
+        for _ in range(first):
+            script.recv(0, 1, [8], site="pipe.py:16 step")
+        script.step()
+    return script
+
+
+def test_a_stage_that_goes_by_more_micro_batches_than_both_its_neighbours_is_the_odd_one() -> None:
+    (finding,) = told(three_stages((4, 4, 4), (4, 4, 4), (4, 4, 4), (2, 4, 2)).recv(2, 1, [8], site="pipe.py:13 step"))
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (1,), LIKELY)
+    assert finding.title.startswith("rank 1 waits for one message more than rank 0 sends")
+    assert finding.place.line == 13
+
+
+def test_a_first_stage_that_alone_goes_by_fewer_is_the_odd_one() -> None:
+    (finding,) = told(three_stages((4, 4, 4), (4, 4, 4), (4, 4, 4), (2, 4, 4)))
+
+    assert (finding.code, finding.ranks) == ("DD113", (0,))

@@ -106,7 +106,8 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     )
     message = _last_message(known, expected, before.call)
     if message is not None:
-        return replace(strayed, kind=IncidentKind.UNSENT, left_out=message, sides=LIKELY)
+        alone = before.ranks if _changed_together(known, incident, needed, before) else needed
+        return replace(strayed, kind=IncidentKind.UNSENT, ranks=alone, left_out=message, sides=LIKELY)
     departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
     if not gap:
         strayed = replace(strayed, ranks=_that_added(known, odd) or needed)
@@ -130,6 +131,14 @@ def _is_met_by_another(known: HangFacts, odd: Call) -> bool:
     other = next((call for call in ends.get((odd.group, *way), []) if call.number == odd.number), None)
     theirs = deviation(known.timeline(odd.root)) if other is not None else None
     return other is not None and theirs is not None and theirs[0].seq <= other.seq
+
+
+def _changed_together(known: HangFacts, incident: Incident, sender: tuple[int, ...], receiver: Wait) -> bool:
+    """Whether most of the ranks that stand have left their routine in this round, as the sender has, and the receiver has not:
+    then it is alone with it, as the one stage of a pipeline that counts the micro-batches of a last, smaller batch otherwise."""
+    others = {rank for wait in incident.waiting for rank in wait.ranks} - {*sender, *receiver.ranks}
+    changed = [rank for rank in others if deviation(known.timeline(rank)) is not None]
+    return len(sender) + len(changed) > len(receiver.ranks) + len(others) - len(changed)
 
 
 def _last_message(known: HangFacts, expected: Symbol, receive: Call) -> Call | None:
