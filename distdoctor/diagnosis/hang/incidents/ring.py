@@ -106,7 +106,7 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     )
     message = _last_message(known, expected, before.call)
     if message is not None:
-        alone = before.ranks if _changed_together(known, incident, needed, before) else needed
+        alone = before.ranks if _changed_together(known, needed, before) else needed
         return replace(strayed, kind=IncidentKind.UNSENT, ranks=alone, left_out=message, sides=LIKELY)
     departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
     if not gap:
@@ -133,12 +133,26 @@ def _is_met_by_another(known: HangFacts, odd: Call) -> bool:
     return other is not None and theirs is not None and theirs[0].seq <= other.seq
 
 
-def _changed_together(known: HangFacts, incident: Incident, sender: tuple[int, ...], receiver: Wait) -> bool:
-    """Whether most of the ranks that stand have left their routine in this round, as the sender has, and the receiver has not:
-    then it is alone with it, as the one stage of a pipeline that counts the micro-batches of a last, smaller batch otherwise."""
-    others = {rank for wait in incident.waiting for rank in wait.ranks} - {*sender, *receiver.ranks}
+def _changed_together(known: HangFacts, sender: tuple[int, ...], receiver: Wait) -> bool:
+    """Whether most of the ranks that pass messages on have left their routine in this round, as the sender has, and the receiver
+    has not: then it is alone with it, as the one stage of a pipeline that counts the micro-batches of a last, smaller batch
+    otherwise."""
+    others = _in_one_pipeline(known, receiver.call.rank) - {*sender, *receiver.ranks}
     changed = [rank for rank in others if deviation(known.timeline(rank)) is not None]
     return len(sender) + len(changed) > len(receiver.ranks) + len(others) - len(changed)
+
+
+def _in_one_pipeline(known: HangFacts, rank: int) -> set[int]:
+    """The ranks that messages of this one come to, or come from, by way of others as well."""
+    neighbours = defaultdict[int, set[int]](set)
+    for _, sender, receiver in known.pairs.sends:
+        neighbours[sender].add(receiver)
+        neighbours[receiver].add(sender)
+    found, new = {rank}, [rank]
+    while new:
+        new = [other for one in new for other in neighbours[one] - found]
+        found.update(new)
+    return found & known.facts.timelines.keys()
 
 
 def _last_message(known: HangFacts, expected: Symbol, receive: Call) -> Call | None:
