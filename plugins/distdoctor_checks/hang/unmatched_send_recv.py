@@ -7,7 +7,8 @@ Why it hurts     The receiver waits forever. On gloo, a send larger than its rec
 How we know      Sends and receives are counted per group, sender, receiver and tag. The sender has ended, or itself waits for
                  something that needs the receiver, so the send can no longer come; or the n-th send and the n-th receive of a
                  pair differ in size (likely, where the send is the smaller one); or every rank ended in order and a receive
-                 was never posted (likely).
+                 was never posted (likely). Where a rank sends fewer messages than in the rounds before, the receiver is named
+                 if most of those that pass messages on have changed their round too (likely).
 What to do       Pair every send with a recv of the same group, tag and size, with each other as peers.
 When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends in flight (they may be buffered), one last
                  send of a loop that nobody needs any more, and messages whose size was sent before them, as integers, into a
