@@ -18,6 +18,7 @@ from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.root_cause import find_incidents
 from distdoctor.diagnosis.hang.standstill import stalls
+from distdoctor.diagnosis.source.decision import Decision
 from distdoctor.recording.recording import Call, Recording
 
 
@@ -59,9 +60,19 @@ def _completed(known: HangFacts, number: int, one: Incident) -> Incident:
     stands = stalls(one, known.facts, known.endings, known.deadlock)
     decision = decision_of(known.facts, known.pairs, one)
     callers = Parted.of(known.facts, one.odd, one.usual).by_callers if one.odd is not None else ()
+    one = one.decided_by(None) if _is_beside(one, decision) else one
     told = replace(one, stalls=stands, key=_key(number, one), decision=decision, callers=callers, confidence=confidence)
     told = replace(told, in_place=one.in_place and not _left_a_frameworks_loop(told))
     return _with_hint(replace(told, crossed=crossed_calls(known.facts, one)))
+
+
+def _is_beside(incident: Incident, decision: Decision | None) -> bool:
+    """Whether the condition that is around the odd call asks nothing about the rank, and the ranks parted in another function:
+    whoever was led there met it."""
+    guard, at = incident.guard, incident.guard_at
+    if guard is None or guard.on_rank or decision is None:
+        return False
+    return (decision.site.path, decision.site.function) != (at.path, at.function)
 
 
 def _left_a_frameworks_loop(incident: Incident) -> bool:

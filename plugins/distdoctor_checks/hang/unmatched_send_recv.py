@@ -132,7 +132,8 @@ def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
     assert sent is not None
     assert instead is not None
     expects_more = receive.rank in incident.ranks
-    went_on = f"rank {sent.rank} went on to {at(instead.site)}, where in the rounds before it always sent once more at {at(sent.site)}"
+    went_on = f"rank {sent.rank} went on to {at(instead.site)}, where in the rounds before it always sent once more"
+    went_on += f" at {at(sent.site)}"
     last = Place(sent.site, (sent.rank,), f"{pairwise(sent)} was its last one")
     waits = by_site(verdict, [receive])
     if expects_more:
