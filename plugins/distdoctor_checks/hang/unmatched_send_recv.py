@@ -8,7 +8,7 @@ How we know      Sends and receives are counted per group, sender, receiver and 
                  something that needs the receiver, so the send can no longer come; or the n-th send and the n-th receive of a
                  pair differ in size (likely, where the send is the smaller one); or every rank ended in order and a receive
                  was never posted (likely). Where a rank sends fewer messages than in the rounds before, the receiver is named
-                 if most of those that pass messages on have changed their round too (likely).
+                 if most of those that pass messages on have changed their round too, and both if there are no others (likely).
 What to do       Pair every send with a recv of the same group, tag and size, with each other as peers.
 When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends in flight (they may be buffered), one last
                  send of a loop that nobody needs any more, and messages whose size was sent before them, as integers, into a
@@ -126,24 +126,28 @@ def _misfit(verdict: Verdict, incident: Incident) -> Finding:
 
 def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
     """A rank went on after fewer messages than the other side receives: rings of one line and another that went well before. It
-    is the receiver's fault where most others have changed their round as the sender has."""
+    is the receiver's fault where most others have changed their round as the sender has, and anybody's where there are none."""
     receive, sent, instead = incident.usual, incident.left_out, incident.odd
     assert receive is not None
     assert sent is not None
     assert instead is not None
-    expects_more = receive.rank in incident.ranks
+    expects_more = receive.rank in incident.ranks and not incident.is_tie
     went_on = f"rank {sent.rank} went on to {at(instead.site)}, where in the rounds before it always sent once more"
     went_on += f" at {at(sent.site)}"
     last = Place(sent.site, (sent.rank,), f"{pairwise(sent)} was its last one")
     waits = by_site(verdict, [receive])
+    change = f"send as often at {at(sent.site)} as rank {receive.rank} receives at {at(receive.site)}"
+    why = f"{went_on}; rank {receive.rank} receives as often as before"
     if expects_more:
         title = f"rank {receive.rank} waits for one message more than rank {sent.rank} sends: {short(receive)}"
         why = f"{went_on}, and the others left their round as it did; rank {receive.rank} alone receives as often as before"
         change = f"receive as often at {at(receive.site)} as rank {sent.rank} sends at {at(sent.site)}"
+    elif incident.is_tie:
+        title = (
+            f"rank {sent.rank} sends one message fewer than rank {receive.rank} receives: {short(receive)} waits for it"
+        )
     else:
         title = f"rank {sent.rank} sends one message too few: {short(receive)} waits for it"
-        why = f"{went_on}; rank {receive.rank} receives as often as before"
-        change = f"send as often at {at(sent.site)} as rank {receive.rank} receives at {at(receive.site)}"
     return Finding(
         title=title,
         ranks=incident.ranks,
@@ -162,6 +166,7 @@ def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
         ),
         at_ns=incident.at_ns,
         explains=(incident.key,),
+        undecided=incident.is_tie,
     )
 
 

@@ -51,11 +51,12 @@ def told(script: Script) -> list[Finding]:
     return list(examine(script.source("pipe.py", SCHEDULE).live(), CHECKS, live=True).findings)
 
 
-def test_the_side_that_left_its_routine_is_named_with_what_decides_how_often_it_sends() -> None:
+def test_of_two_stages_both_are_named_with_what_decides_how_often_the_one_sends() -> None:
     (finding,) = told(rounds((4, 4), (4, 4), (4, 4), (3, 4)))
 
-    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0,), LIKELY)
-    assert finding.title.startswith("rank 0 sends one message too few")
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0, 1), LIKELY)
+    assert finding.undecided
+    assert finding.title.startswith("rank 0 sends one message fewer than rank 1 receives")
     assert (finding.place.line, finding.places[0].site.line) == (11, 11)
     shown = {place.site.line: place.role for place in finding.places}
     assert shown[9] == "decides: `for ... in sizes`"

@@ -106,8 +106,9 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     )
     message = _last_message(known, expected, before.call)
     if message is not None:
-        alone = before.ranks if _changed_together(known, needed, before) else needed
-        return replace(strayed, kind=IncidentKind.UNSENT, ranks=alone, left_out=message, sides=LIKELY)
+        sides = _alone(known, needed, before) or tuple(sorted({*needed, *before.ranks}))
+        tie = not {*needed, *before.ranks} - {*sides}
+        return replace(strayed, kind=IncidentKind.UNSENT, ranks=sides, is_tie=tie, left_out=message, sides=LIKELY)
     departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
     if not gap:
         strayed = replace(strayed, ranks=_that_added(known, odd) or needed)
@@ -133,13 +134,16 @@ def _is_met_by_another(known: HangFacts, odd: Call) -> bool:
     return other is not None and theirs is not None and theirs[0].seq <= other.seq
 
 
-def _changed_together(known: HangFacts, sender: tuple[int, ...], receiver: Wait) -> bool:
-    """Whether most of the ranks that pass messages on have left their routine in this round, as the sender has, and the receiver
-    has not: then it is alone with it, as the one stage of a pipeline that counts the micro-batches of a last, smaller batch
-    otherwise."""
+def _alone(known: HangFacts, sender: tuple[int, ...], receiver: Wait) -> tuple[int, ...]:
+    """Who of the two is alone with what it did, among all that pass messages on: the receiver, if most have left their routine in
+    this round as the sender has, as where one stage of a pipeline counts the micro-batches of a last, smaller batch otherwise.
+    () where there are no others: that a rank left its routine does not tell whether it had to."""
     others = _in_one_pipeline(known, receiver.call.rank) - {*sender, *receiver.ranks}
+    if not others:
+        return ()
     changed = [rank for rank in others if deviation(known.timeline(rank)) is not None]
-    return len(sender) + len(changed) > len(receiver.ranks) + len(others) - len(changed)
+    most_changed = len(sender) + len(changed) > len(receiver.ranks) + len(others) - len(changed)
+    return receiver.ranks if most_changed else sender
 
 
 def _in_one_pipeline(known: HangFacts, rank: int) -> set[int]:
