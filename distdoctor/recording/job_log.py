@@ -563,16 +563,7 @@ def _clues(lines: Iterable[tuple[int, str]], printed: PrintedRanks) -> Iterator[
             continue
         lagging = list(_lagging(words.strip(), number, last))
         yield from lagging
-        if other := _OF_ANOTHER.search(words):
-            group = _group_in(words)
-            yield Clue(
-                ClueKind.TIMED_OUT,
-                words.strip()[:1000],
-                int(other[1]),
-                (-1, 0, -1, -1),
-                line_number=number,
-                group=group,
-            )
+        yield from _of_another(words, number)
         clue = None if lagging else _clue(words)
         if (quoted := _QUOTED.search(words)) is not None:
             words = f"RuntimeError: {words[quoted.start() :]}"
@@ -636,6 +627,13 @@ def _with_cause(outer: Clue, cause: Clue) -> Clue:
         return cause
     words = f"{cause.words} (in {said[2]})"[:1000]
     return replace(cause, words=words, site=cause.site or outer.site, line_number=outer.line_number)
+
+
+def _of_another(words: str, number: int) -> Iterator[Clue]:
+    """The timeout of the rank by which whoever prints the line was asked to dump."""
+    if other := _OF_ANOTHER.search(words):
+        said, unnumbered = words.strip()[:1000], (-1, 0, -1, -1)
+        yield Clue(ClueKind.TIMED_OUT, said, int(other[1]), unnumbered, line_number=number, group=_group_in(words))
 
 
 def _lagging(words: str, number: int, printed_by: int) -> Iterator[Clue]:

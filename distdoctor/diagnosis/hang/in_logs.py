@@ -394,7 +394,8 @@ class LogFacts:
         raises behind its own timeout is none."""
         given_up: dict[int, int] = {}
         for clue in self.recording.clues:
-            if clue.kind is ClueKind.TIMED_OUT or (clue.kind is ClueKind.WORK and clue.numbers[0] >= 0):
+            struck = clue.kind is ClueKind.TIMED_OUT or (clue.kind is ClueKind.WORK and clue.numbers[0] >= 0)
+            if struck and clue.rank >= 0:  # without a number it may be another rank's
                 given_up.setdefault(clue.rank, clue.line_number)
         return [
             clue

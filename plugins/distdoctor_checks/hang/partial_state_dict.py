@@ -40,10 +40,9 @@ from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
 _GATHERS = {Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR, Op.ALL_GATHER_COALESCED, Op.BROADCAST, Op.GATHER}
-_OF_ONE_TENSOR = "full_tensor"  # a save by hand calls it, and so does a statistic
 _SAVES = (
     "state_dict",
-    _OF_ONE_TENSOR,
+    "full_tensor",
     "dcp.save",
     "checkpoint.save",
     "save_checkpoint",
@@ -74,11 +73,7 @@ def examine(verdict: Verdict | None, apart: RanksApart | None) -> Iterator[Findi
 
 
 def _is_inside(incident: Incident) -> bool:
-    """Whether the call stands in a condition of which nothing shows that all ranks met it, and that another one parted them."""
-    guard, decision = incident.guard, incident.decision
-    if guard is None or incident.guarded is None or guard.how != ENCLOSES:
-        return False
-    return guard.on_rank or decision is None or decision.site.line == guard.line
+    return incident.guard is not None and incident.guarded is not None and incident.guard.how == ENCLOSES
 
 
 def _by_guard(verdict: Verdict, incident: Incident) -> Iterator[Finding]:
@@ -95,7 +90,7 @@ def _by_decision(verdict: Verdict, incident: Incident) -> Iterator[Finding]:
     if decision is None or not decision.decides_alone:
         return
     under = [call for call in (incident.odd, incident.usual) if call and led_to_by(verdict.facts, decision, call)]
-    if len(under) == 1 and _save_word(verdict, *under) not in ("", _OF_ONE_TENSOR):
+    if len(under) == 1 and _save_word(verdict, *under):
         cure = _alike(decision.question)
         yield _finding(verdict, incident, under[0], decision.question, decision.test, decision.site.line, cure)
 

@@ -106,9 +106,9 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     )
     message = _last_message(known, expected, before.call)
     if message is not None:
-        sides = _alone(known, needed, before) or tuple(sorted({*needed, *before.ranks}))
-        tie = not {*needed, *before.ranks} - {*sides}
-        return replace(strayed, kind=IncidentKind.UNSENT, ranks=sides, is_tie=tie, left_out=message, sides=LIKELY)
+        alone = _alone(known, needed, before)
+        ranks = alone or tuple(sorted({*needed, *before.ranks}))
+        return replace(strayed, kind=IncidentKind.UNSENT, ranks=ranks, is_tie=not alone, left_out=message, sides=LIKELY)
     departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
     if not gap:
         strayed = replace(strayed, ranks=_that_added(known, odd) or needed)
