@@ -30,6 +30,18 @@ def is_in_a_job_of_a_rank(variable: str) -> bool:
     return False
 
 
+def as_launched(variable: str) -> dict[str, str]:
+    """The environment with which a launcher that sets this variable started the rank: this process, or the one above it from
+    which it comes. What a script sets in its own is not in it. {}: no launcher set it."""
+    found: dict[str, str] = {}
+    for pid in ("self", *map(str, ancestors())):
+        theirs = _environment(pid)
+        if variable not in theirs:
+            break
+        found = theirs
+    return found
+
+
 def ancestors(pid: int | None = None) -> list[int]:
     """The processes above this one (or `pid`), the nearest first, as far as they can be seen."""
     found: list[int] = []

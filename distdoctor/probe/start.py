@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distdoctor.probe import attempts, own_modules, wrappers
-from distdoctor.probe.ancestry import is_in_a_job_of_a_rank
+from distdoctor.probe.ancestry import as_launched, is_in_a_job_of_a_rank
 from distdoctor.probe.checkpoints import around_torch as checkpoints
 from distdoctor.probe.collectives import flight
 from distdoctor.probe.collectives import groups as collectives
@@ -30,6 +30,7 @@ from distdoctor.probe.writer import file_stem
 from distdoctor.recording.trace.events import InitBegun, InitDone
 from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings, read_settings
 
+_AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": torchrun's agent holds the store at MASTER_PORT for its ranks
 _rank: Rank | None = None
 
 
@@ -217,7 +218,8 @@ def _await_group(rank: Rank) -> None:
                 rank.claim()
                 backend = kwargs.get("backend", args[0] if args else None)
                 asked, size, place = _asked_for(args, kwargs)
-                rank.trace.note(InitBegun(str(backend or ""), place, size, asked), site=_site(rank))
+                begun = InitBegun(str(backend or ""), place, size, asked, *_launchers_store(place))
+                rank.trace.note(begun, site=_site(rank))
         except Exception as error:
             rank.trouble("init_process_group", error)
 
@@ -258,6 +260,22 @@ def _asked_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int,
     else:
         place = address if method in (None, "env://") else str(method)
     return _number(given.get("rank"), "RANK", -1), _number(given.get("world_size"), "WORLD_SIZE", 0), place
+
+
+def _launchers_store(place: str) -> tuple[int, int]:
+    """(port, ranks) of the launcher, where it holds the store for its ranks and this one looks for it at another port: there
+    nobody holds one, for each of them only asks. 0 for the port where that is not so."""
+    from torch.distributed import rendezvous
+
+    hers = as_launched(_AGENTS_STORE)
+    port, ranks = hers.get("MASTER_PORT", ""), hers.get("WORLD_SIZE", "")
+    launched = int(ranks) if ranks.isdecimal() else 0
+    if os.environ.get(_AGENTS_STORE) != "True" or not port.isdecimal() or not place or place.endswith(f":{port}"):
+        return 0, launched
+    asked = place.rpartition(":")[2]
+    is_url = place.startswith("tcp://")  # at such a one rank 0 holds the store, since torch 2.14
+    only_asks = asked == os.environ.get("MASTER_PORT") or (is_url and not hasattr(rendezvous, "_agent_store_serves"))
+    return int(port) if only_asks else 0, launched
 
 
 def _number(given: Any, variable: str, unknown: int) -> int:

@@ -55,7 +55,8 @@ if __name__ == "__main__":  # spawn imports this file in its children
         if rank == 0:
             print(f"step {step}", flush=True)
         if step == 10:
-            open(f"{marks}/ready-{rank}", "w").write(str(os.getpid()))
+            open(f"{marks}/pid-{rank}", "w").write(str(os.getpid()))
+            os.replace(f"{marks}/pid-{rank}", f"{marks}/ready-{rank}")  # with its content, or not yet there
             if rank == 1:
                 exec(os.environ.get("FAULTS_INSIDE", ""))
         time.sleep(0.03)

@@ -45,7 +45,8 @@ for step in range(15):
     if rank == 0:
         print("step", step, flush=True)
     if step == 5:
-        open(f"ready-{rank}", "w").write(str(os.getpid()))
+        open(f"pid-{rank}", "w").write(str(os.getpid()))
+        os.replace(f"pid-{rank}", f"ready-{rank}")  # with its content, or not yet there
         if rank == 1:
             exec(os.environ.get("FAULT", ""))
     time.sleep(0.05)

@@ -61,6 +61,51 @@ def test_a_rank_that_has_not_imported_torch_is_no_rank_of_another_host(
     assert "other hosts" not in done.out + done.err
 
 
+OWN_PORT = """
+import os
+import torch.distributed as dist
+import torch.multiprocessing as mp
+def work(rank, world):
+    os.environ["MASTER_PORT"] = "29533"
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    dist.barrier()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "begins", "fix"),
+    [
+        (2, "work(int(os.environ['RANK']), int(os.environ['WORLD_SIZE']))", "leave MASTER_ADDR and MASTER_PORT"),
+        (1, "mp.spawn(work, args=(2,), nprocs=2)", "start the script without torchrun"),
+    ],
+)
+def test_under_torchrun_no_rank_holds_a_store_at_a_port_of_the_scripts_own(
+    start: Callable[..., Command], tmp_path: Path, ranks: int, begins: str, fix: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"{OWN_PORT}    {begins}\n")
+    job = start("run", "--nproc", ranks, "--on-hang", "report", "train.py")
+
+    said = job.hear("more  distdoctor explain", within=100)
+    job.process.terminate()
+    job.finish()
+
+    assert "DD118 error  ranks 0-1  train.py:7 work  wait for a store at" in said
+    assert f"  fix   {fix}" in said
+
+
+def test_a_script_that_starts_its_ranks_itself_trains_without_torchrun(distdoctor: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        f"{OWN_PORT}    os.environ['MASTER_ADDR'] = 'localhost'\n    mp.spawn(work, args=(2,), nprocs=2)\n"
+    )
+
+    done = distdoctor("run", "--", "python", "train.py")
+
+    assert (done.code, done.document["findings"] if done.out.startswith("{") else []) == (0, []), done.err
+    assert "healthy" in done.out + done.err
+
+
 def test_a_hang_is_reported_and_left_alone_where_that_is_asked_for(
     start: Callable[..., Command], script: Script, tmp_path: Path, toy_plugin: dict[str, str]
 ) -> None:

@@ -16,13 +16,16 @@ from distdoctor.recording.trace.events import InitBegun, InitDone
 @dataclass(frozen=True)
 class InitCall:
     """One rank inside init_process_group. `process` is the rank that the launcher gave it, `rank` the one that it asked for
-    (-1: not known), `size` the world size it asked for (0: not known), `address` where it looks for the others."""
+    (-1: not known), `size` the world size it asked for (0: not known), `address` where it looks for the others. `launchers_port`
+    is not 0 where that is a store that nobody holds, because the launcher holds its own; `launched` are the launcher's ranks."""
 
     process: int
     rank: int
     size: int
     address: str
     site: SourceLine
+    launchers_port: int = 0
+    launched: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ def waiting_inside(timelines: Sequence[Timeline]) -> list[InitCall]:
         begun = list(timeline.log.noted(InitBegun))
         if len(begun) > sum(1 for _ in timeline.log.noted(InitDone)):
             last = begun[-1]
-            found.append(InitCall(timeline.rank, last.rank, last.world_size, last.address, last.site))
+            asked = (last.rank, last.world_size, last.address, last.site)
+            found.append(InitCall(timeline.rank, *asked, last.launchers_port, last.launched))
     return found
 
 
@@ -60,13 +64,36 @@ def misfit(facts: Collectives) -> Misfit | None:
     inside = waiting_inside(list(facts.timelines.values()))
     if not inside:
         return None
-    return _sizes_differ(inside) or _rank_used_twice(inside) or _other_size(inside, _launched(facts)) or _apart(inside)
+    return (
+        _nobody_holds(inside)
+        or _sizes_differ(inside)
+        or _rank_used_twice(inside)
+        or _other_size(inside, _launched(facts))
+        or _apart(inside)
+    )
 
 
 def _launched(facts: Collectives) -> int:
     """How many ranks the launcher has started, as far as every one of them has shown itself; 0 when that is not known."""
     started = len(facts.timelines)
     return started if facts.recording.job.world_size == started else 0
+
+
+def _nobody_holds(inside: list[InitCall]) -> Misfit | None:
+    """Under torchrun no rank holds a store: where the script names another port, all of them wait for somebody to answer."""
+    if not all(call.launchers_port for call in inside):
+        return None
+    first = inside[0]
+    ranks = tuple(sorted(call.process for call in inside))
+    text = f"{'wait' if len(ranks) > 1 else 'waits'} for a store at {first.address} that nobody holds: torchrun's is at port "
+    text += str(first.launchers_port)
+    if 0 < first.launched < first.size:  # the script starts its ranks itself
+        change = "start the script without torchrun: it starts its ranks itself (`distdoctor run -- python SCRIPT`)"
+    else:
+        change = (
+            "leave MASTER_ADDR and MASTER_PORT as torchrun sets them: take out the lines of the script that set them"
+        )
+    return Misfit(ranks, first.site, text, change)
 
 
 def _sizes_differ(inside: list[InitCall]) -> Misfit | None:

@@ -167,6 +167,8 @@ class InitBegun(TraceEvent):
     address: str = ""  # where the ranks are to meet, "" where that is not known
     world_size: int = 0  # 0: not known
     rank: int = -1  # -1: not known
+    launchers_port: int = 0  # of the store that the launcher holds, where this rank asks another port; else 0
+    launched: int = 0  # WORLD_SIZE as the launcher gave it, 0: none did
 
 
 @kind(2)

@@ -6,10 +6,12 @@ What it means    Some ranks are inside init_process_group and others have not re
 Why it hurts     The rendezvous waits for WORLD_SIZE ranks until its timeout (30 min with gloo, 10 min with NCCL).
 How we know      The recordings show which ranks have entered init_process_group, and no rank has moved for half a minute. Ranks
                  that can never meet are reported after eight seconds: they ask for different world sizes, two ask for the same
-                 rank, they ask for more ranks than the launcher has started, or they use different addresses. Where all ranks
-                 are inside, and not for the first time, that is told after half a minute. Seen from outside, a rank whose process
-                 is gone while its launcher lives is missed at once.
-What to do       Start all ranks; check WORLD_SIZE, the node count and the code that runs before init_process_group.
+                 rank, they ask for more ranks than the launcher has started, they use different addresses, or the script names
+                 another port than torchrun's, where no rank holds a store. Where all ranks are inside, and not for the first
+                 time, that is told after half a minute. Seen from outside, a rank whose process is gone while its launcher
+                 lives is missed at once.
+What to do       Start all ranks; check WORLD_SIZE, the node count and the code that runs before init_process_group. Under
+                 torchrun leave MASTER_ADDR and MASTER_PORT alone; a script that starts its ranks itself needs no torchrun.
 When it is fine  Ranks whose imports or loading take less than half a minute longer than the others'.
 Source           torch.distributed.init_process_group.
 """
