@@ -265,7 +265,7 @@ def _asked_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int,
 def _launchers_store(place: str) -> tuple[int, int]:
     """(port, ranks) of the launcher, where it holds the store for its ranks and this one looks for it at another port: there
     nobody holds one, for each of them only asks. 0 for the port where that is not so."""
-    from torch.distributed import rendezvous
+    import torch.distributed.rendezvous as rendezvous
 
     hers = as_launched(_AGENTS_STORE)
     port, ranks = hers.get("MASTER_PORT", ""), hers.get("WORLD_SIZE", "")
