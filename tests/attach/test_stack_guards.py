@@ -180,3 +180,15 @@ def test_a_start_that_all_ranks_are_in_for_longer_than_one_takes_is_told() -> No
     finding = seen(begins(0, 90.0), begins(1, 90.0))
     assert (finding.code, finding.ranks, finding.confidence) == ("DD122", (0, 1), POSSIBLE)
     assert not examine(looked_at(begins(0, 20.0), begins(1, 20.0)), HANGS, PLUGINS.remedies, live=True).findings
+
+
+def test_ranks_that_all_look_for_the_store_wait_for_one_that_nobody_holds() -> None:
+    def begins(number: int, age: float = 90.0) -> RankStacks:
+        store = frame("/venv/torch/distributed/rendezvous.py:290 _create_c10d_store")
+        init = torch_frame("init_process_group")
+        return rank(number, store, init, frame("train.py:20 main"), still=0.0, age_seconds=age)
+
+    finding = seen(begins(0), begins(1))
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD118", (0, 1), LIKELY)
+    assert "leave MASTER_ADDR and MASTER_PORT" in finding.prescriptions[0].change
+    assert not examine(looked_at(begins(0, 20.0), begins(1, 20.0)), HANGS, PLUGINS.remedies, live=True).findings

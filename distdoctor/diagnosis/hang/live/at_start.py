@@ -9,6 +9,7 @@ from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.stall import Stall
 from distdoctor.recording.rank_set import named
 
+_MAKES_STORE = "_create_c10d_store"
 STARTING_SECONDS = 20.0  # importing torch and a first look at the devices, on a slow file system
 
 
@@ -21,6 +22,9 @@ def seen_at_start(standstill: Stall) -> Iterator[Finding]:
     if not came or not _waited_enough(came, late, standstill):
         return
     elsewhere = standstill.stacks.elsewhere
+    if nobody_answers(standstill):
+        yield _without_a_store(came, standstill)
+        return
     missing = tuple(sorted([*(s.rank for s in late), *elsewhere]))
     if not missing or any(standstill.is_moving(s) for s in late) or (elsewhere and _starts_others(came)):
         return
@@ -39,6 +43,42 @@ def seen_at_start(standstill: Stall) -> Iterator[Finding]:
         },
         why=_why(late, standstill),
         prescriptions=(Prescription("start-every-rank", change=_change(late, missing, standstill)),),
+    )
+
+
+def nobody_answers(standstill: Stall) -> bool:
+    """Whether every rank of the job still looks for the store, long after a start: whoever is to hold it holds another one, or
+    cannot be reached."""
+    standings = list(standstill.standings.values())
+    inside = all(s.process is not None and s.process.main is not None for s in standings) and all(
+        s.doing is Activity.INIT and s.process.main.inside("torch/distributed/rendezvous.py", _MAKES_STORE)  # type: ignore[union-attr]
+        for s in standings
+    )
+    return (
+        len(standings) > 1
+        and inside
+        and not standstill.stacks.elsewhere
+        and not any(s.process is not None and s.process.copied for s in standings)
+        and _waited_enough(standings, [], standstill)
+    )
+
+
+def _without_a_store(came: list[RankActivity], standstill: Stall) -> Finding:
+    return Finding(
+        title=f"all wait for the store in {came[0].call}, and nobody answers",
+        ranks=tuple(s.rank for s in came),
+        confidence=LIKELY,
+        place=came[0].site,
+        places=standstill.places(),
+        evidence={"arrived": [s.rank for s in came]},
+        why=f"their stacks are in {_MAKES_STORE}, which comes back once the store has answered",
+        prescriptions=(
+            Prescription(
+                "start-every-rank",
+                change="under torchrun leave MASTER_ADDR and MASTER_PORT as it sets them, for it holds the store; a script that "
+                "starts its ranks itself needs no torchrun; else see that rank 0 listens there (`nc -vz HOST PORT`)",
+            ),
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distdoctor.diagnosis.finding import LIKELY, POSSIBLE, Finding, Prescription
-from distdoctor.diagnosis.hang.live.at_start import STARTING_SECONDS
+from distdoctor.diagnosis.hang.live.at_start import STARTING_SECONDS, nobody_answers
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity
 from distdoctor.diagnosis.hang.live.stack_threads import crossed_threads
 from distdoctor.diagnosis.hang.live.stall import Stall
@@ -31,7 +31,7 @@ def seen_in_backend(standstill: Stall, verdict: Verdict | None = None) -> Iterat
     alone = len(standings) + len(standstill.stacks.elsewhere) < 2
     if alone or not (together or _all_in_init(standstill)) or standings[0].op in (Op.SEND, Op.RECV):
         return
-    if together and not standstill.exceeds_patience(standstill.waited_seconds):
+    if nobody_answers(standstill) or (together and not standstill.exceeds_patience(standstill.waited_seconds)):
         return
     if standstill.stacks.copies and (standstill.is_one_moment or any(map(standstill.is_moving, standings))):
         return  # ranks that reduce in each step are there in most moments
