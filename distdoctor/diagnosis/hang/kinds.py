@@ -12,7 +12,7 @@ class IncidentKind(StrEnum):
     STRAYED = (
         "strayed"  # ranks left their own routine: others wait for a call that these skipped, or in one that these added
     )
-    UNSENT = "unsent"  # a rank left out a message that it used to send there, and whoever was to receive it waits
+    UNSENT = "unsent"  # a rank left out a message that it used to send (or receive) there, and whoever has its other end waits
     RING = "ring"  # ranks wait for each other
     LEFT = "left"  # a rank ended in order, and others need it
     FAILED = "failed"  # a rank failed by itself

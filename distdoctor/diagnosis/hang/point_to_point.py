@@ -77,12 +77,22 @@ class Pairs:
         mine = self.sends[call.group, call.rank, call.root]
         taken = self.receives.get((call.group, call.rank, call.root), [])
         if (call.group, -1, call.root) in self.receives:
-            return ()
+            return () if self._may_be_taken(call) else (call.root,)
         if len({c.tag for c in (*taken, *mine)}) <= 1:
             return (call.root,) if max((c.number for c in taken), default=0) < call.number else ()
         if self._forgotten:
             return ()
         return (call.root,) if self._count(taken, call.tag) < self._count(mine, call.tag, call.seq) else ()
+
+    def _may_be_taken(self, call: Call) -> bool:
+        """Whether a rank that receives from anybody has posted a receive which no send that came back has taken."""
+        lanes = [one for one in {*self.sends, *self.receives} if one[0] == call.group and one[2] == call.root]
+        sent = [one for lane in lanes for one in self.sends.get(lane, [])]
+        posted = [one for lane in lanes for one in self.receives.get(lane, [])]
+        if self._forgotten or len({one.tag for one in (*sent, *posted)}) > 1:
+            return True
+        came_back = sum(bool(one.returned_ns) and not one.is_async for one in sent)
+        return len(posted) > came_back
 
     def unreceived_of(self, call: Call) -> list[Call]:
         """Sends of the awaited rank in the same group that nobody has received: the one meant may be among them."""

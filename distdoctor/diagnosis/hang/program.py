@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from distdoctor.diagnosis.facts.timeline import Timeline
 from distdoctor.recording.recording import Call
-from distdoctor.recording.trace.layout import EQUAL_SIZES, POINT_TO_POINT, CallFlag
+from distdoctor.recording.trace.layout import EQUAL_SIZES, POINT_TO_POINT, CallFlag, Op
 
 # A call of the program is its signature and its line. What the ring holds is looked at, in windows of so many calls.
 WINDOW = 32
@@ -55,11 +55,13 @@ class ExecutedStatements(Generic[S]):
             return ExecutedStatements(())
         known: dict[tuple[int, ...], Symbol] = {}
         found = []
+        answers = bool((rows["op"] == int(Op.RECV_ANY)).any())  # then whoever was heard decides whom a send goes to
         names = ("signature", "site", "root", "op", "dtype", "shape", "flags")
         for row in rows:
             key = tuple(int(row[name]) for name in names)
             if key not in known:
-                known[key] = symbol(timeline.log.call(row))
+                one = timeline.log.call(row)
+                known[key] = symbol(replace(one, root=0) if answers and one.op is Op.SEND else one)
             found.append(known[key])
         return ExecutedStatements(tuple(found))
 

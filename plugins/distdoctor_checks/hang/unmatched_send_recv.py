@@ -7,8 +7,9 @@ Why it hurts     The receiver waits forever. On gloo, a send larger than its rec
 How we know      Sends and receives are counted per group, sender, receiver and tag. The sender has ended, or itself waits for
                  something that needs the receiver, so the send can no longer come; or the n-th send and the n-th receive of a
                  pair differ in size (likely, where the send is the smaller one); or every rank ended in order and a receive
-                 was never posted (likely). Where a rank sends fewer messages than in the rounds before, the receiver is named
-                 if most of those that pass messages on have changed their round too, and both if there are no others (likely).
+                 was never posted (likely). Where a rank sends (or receives) fewer messages than in the rounds before, the
+                 other end is named if most of those that pass messages on have changed their round too, and both if there are
+                 no others (likely).
 What to do       Pair every send with a recv of the same group, tag and size, with each other as peers.
 When it is fine  isend and irecv that are waited for later, batch_isend_irecv, sends in flight (they may be buffered), one last
                  send of a loop that nobody needs any more, and messages whose size was sent before them, as integers, into a
@@ -35,6 +36,8 @@ from distdoctor.diagnosis.hang.wording import at, by_site, deciding_places, full
 from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
+
+_SENDS, _RECEIVES = ("sends", "sent"), ("receives", "received")
 
 
 @check(
@@ -125,41 +128,43 @@ def _misfit(verdict: Verdict, incident: Incident) -> Finding:
 
 
 def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
-    """A rank went on after fewer messages than the other side receives: rings of one line and another that went well before. It
-    is the receiver's fault where most others have changed their round as the sender has, and anybody's where there are none."""
-    receive, sent, instead = incident.usual, incident.left_out, incident.odd
-    assert receive is not None
-    assert sent is not None
+    """A rank went on after fewer messages than the other side receives, or sends: rings of one line and another that went well
+    before. It is the fault of who waits where most others have changed their round as the other one has, and anybody's where
+    there are none."""
+    waits, last, instead = incident.usual, incident.left_out, incident.odd
+    assert waits is not None
+    assert last is not None
     assert instead is not None
-    expects_more = receive.rank in incident.ranks and not incident.is_tie
-    went_on = f"rank {sent.rank} went on to {at(instead.site)}, where in the rounds before it always sent once more"
-    went_on += f" at {at(sent.site)}"
-    last = Place(sent.site, (sent.rank,), f"{pairwise(sent)} was its last one")
-    waits = by_site(verdict, [receive])
-    change = f"send as often at {at(sent.site)} as rank {receive.rank} receives at {at(receive.site)}"
-    why = f"{went_on}; rank {receive.rank} receives as often as before"
+    expects_more = waits.rank in incident.ranks and not incident.is_tie
+    (does, did), (other, _) = (_SENDS, _RECEIVES)[:: 1 if last.op is Op.SEND else -1]
+    went_on = f"rank {last.rank} went on to {at(instead.site)}, where in the rounds before it always {did} once more"
+    went_on += f" at {at(last.site)}"
+    lasts = Place(last.site, (last.rank,), f"{pairwise(last)} was its last one")
+    waiting = by_site(verdict, [waits])
+    change = f"{does[:-1]} as often at {at(last.site)} as rank {waits.rank} {other} at {at(waits.site)}"
+    why = f"{went_on}; rank {waits.rank} {other} as often as before"
     if expects_more:
-        title = f"rank {receive.rank} waits for one message more than rank {sent.rank} sends: {short(receive)}"
-        why = f"{went_on}, and the others left their round as it did; rank {receive.rank} alone receives as often as before"
-        change = f"receive as often at {at(receive.site)} as rank {sent.rank} sends at {at(sent.site)}"
-    elif incident.is_tie:
-        title = (
-            f"rank {sent.rank} sends one message fewer than rank {receive.rank} receives: {short(receive)} waits for it"
+        title = f"rank {waits.rank} {other} one message more than rank {last.rank} {does}: {short(waits)} waits for it"
+        why = (
+            f"{went_on}, and the others left their round as it did; rank {waits.rank} alone {other} as often as before"
         )
+        change = f"{other[:-1]} as often at {at(waits.site)} as rank {last.rank} {does} at {at(last.site)}"
+    elif incident.is_tie:
+        title = f"rank {last.rank} {does} one message fewer than rank {waits.rank} {other}: {short(waits)} waits for it"
     else:
-        title = f"rank {sent.rank} sends one message too few: {short(receive)} waits for it"
+        title = f"rank {last.rank} {does} one message too few: {short(waits)} waits for it"
     return Finding(
         title=title,
         ranks=incident.ranks,
         confidence=incident.confidence,
         stalls=incident.stalls,
-        place=receive.site if expects_more else sent.site,
+        place=waits.site if expects_more else last.site,
         places=(
-            *((*waits, last) if expects_more else (last, *waits)),
+            *((*waiting, lasts) if expects_more else (lasts, *waiting)),
             *by_site(verdict, [instead]),
             *deciding_places(incident),
         ),
-        evidence={"waits": full(receive), "instead": full(instead), "last_sent": full(sent), "sent": sent.number},
+        evidence={"waits": full(waits), "instead": full(instead), "last": full(last), "number": last.number},
         why=why,
         prescriptions=(
             Prescription("pair-send-with-recv", change=f"{change}: work the number out in one way for both"),

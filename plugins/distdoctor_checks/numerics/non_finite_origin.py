@@ -12,7 +12,8 @@ How we know      The loss is read on each rank when backward begins, before aver
 What to do       Check that rank's batch of that step first, then the layer: log or division of zero, too large a learning rate,
                  fp16 without a scaler, an empty mask in a softmax.
 When it is fine  Overflows that GradScaler skips are not reported. If the job itself skips such a step, and every rank steps
-                 with finite gradients and losses afterwards, it is a note; so it is where the optimizer itself leaves it out.
+                 with finite gradients and losses afterwards, it is a note; so it is where the optimizer itself leaves it out, and
+                 of one of several trainings of a process (a search over learning rates) behind which two more were finite.
 Source           torch.amp.GradScaler; torch.autograd.detect_anomaly names the operation at 20-160 % cost.
 """
 
@@ -77,14 +78,23 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     spared = all(after[rank] for rank, _ in first) and (not broken or _is_over(gradients, broken))
     spared = spared and not any(_loss_is_gone(own.updates, after[rank]) for rank, own in gradients.ranks.items())
     found = _from_events(first, gradients)
-    yield _left_out(found) if spared else _after_divergence(found, gradients, when[0])
+    if spared:
+        yield _left_out(found)
+    elif broken and all(_is_one_of_many(gradients.ranks[rank].updates, broken) for rank, _ in first):
+        yield replace(
+            found, severity=NOTE, title=f"{found.title}; it was one of several trainings, and later ones were finite"
+        )
+    else:
+        yield _after_divergence(found, gradients, when[0])
 
 
 def _steps_after(first: list[tuple[int, NonFinite]], gradients: Gradients) -> dict[int, list[Update]]:
-    """Of each rank the steps whose gradients were looked at, from the one on to which the value belongs."""
+    """Of each rank the steps whose gradients were looked at, from the one on to which the value belongs. On the rank that noted
+    it these are all that came later: a second optimizer counts steps of its own."""
     step, at_ns = first[0][1].step, min(one.at_ns for _, one in first)
+    noted = {rank for rank, _ in first}
     return {
-        rank: [one for one in own.updates if one.digested and one.step >= step and one.at_ns > at_ns]
+        rank: [one for one in own.updates if one.digested and (rank in noted or one.step >= step) and one.at_ns > at_ns]
         for rank, own in gradients.ranks.items()
     }
 
@@ -94,6 +104,16 @@ def _loss_is_gone(own: Sequence[Update], after: Sequence[Update]) -> bool:
     on them are finite."""
     are_gone = bool(after) and not any(math.isfinite(one.value("loss")) for one in after)
     return are_gone and any(math.isfinite(one.value("loss")) for one in own)
+
+
+def _is_one_of_many(own: Sequence[Update], broken: Sequence[Update]) -> bool:
+    """Whether the training that this rank lost was one of several, as of a search over learning rates: since its last step
+    two more optimizers at least have stepped, which came after its own, and nothing of them is NaN or infinite."""
+    lost = {one.optimizer for one in broken if one.rank == own[0].rank}
+    ended = max((one.at_ns for one in own if one.optimizer in lost), default=0)
+    later = [one for one in own if lost and one.optimizer > max(lost) and one.at_ns > ended and one.digested]
+    finite = all(not one.number("non_finite") and math.isfinite(one.value("loss")) for one in later if one.step)
+    return finite and len({one.optimizer for one in later}) > 1
 
 
 def _left_out(finding: Finding) -> Finding:

@@ -64,6 +64,45 @@ def test_of_two_stages_both_are_named_with_what_decides_how_often_the_one_sends(
     assert {5, 6} & shown.keys()
 
 
+def test_a_stage_that_receives_fewer_messages_sends_back_while_the_other_one_still_sends() -> None:
+    """No ring of sends that others would send in another order: `batch // micro` here, what a split leaves over there."""
+    script = rounds((4, 4), (4, 4), (4, 4))
+    for number in range(3):
+        script.send(0, 1, [8], site="pipe.py:11 step")
+        if number < 2:
+            script.recv(1, 0, [8], site="pipe.py:13 step")
+    script.send(1, 0, [8], site="pipe.py:18 step")
+
+    (finding,) = examine(script.source("pipe.py", SCHEDULE).live(rendezvous=True), CHECKS, live=True).findings
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0, 1), LIKELY)
+    assert finding.undecided
+    assert finding.title.startswith("rank 1 receives one message fewer than rank 0 sends: send #15 to rank 1 waits")
+    assert finding.place.line == 13
+    assert {6, 8, 9} & {place.site.line for place in finding.places}
+
+
+def served(*, answered: int, turns: int) -> Script:
+    """A server that receives from anybody and answers, so often; a client that asks so often."""
+    script = recording(ranks=2)
+    for turn in range(turns):
+        script.send(1, 0, [8], site="server.py:40 push").recv(1, 0, [8], site="server.py:41 push")
+        if turn < answered:
+            script.recv(0, -1, [8], site="server.py:30 serve").send(0, 1, [8], site="server.py:32 serve")
+    return script
+
+
+def test_a_server_that_stops_receiving_is_told_with_the_client_that_still_sends() -> None:
+    script = served(answered=14, turns=15).collective("barrier", site="train.py:58 main")
+
+    (finding,) = examine(script.live(rendezvous=True), CHECKS, live=True).findings
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0, 1), LIKELY)
+    assert finding.undecided
+    assert finding.title.startswith("rank 0 receives one message fewer than rank 1 sends")
+    assert (finding.place.path, finding.place.line) == ("/job/server.py", 30)
+
+
 def test_a_ring_of_receives_in_the_first_round_is_still_one() -> None:
     script = recording(ranks=2)
     for rank in range(2):
@@ -126,7 +165,7 @@ def test_a_stage_that_goes_by_more_micro_batches_than_both_its_neighbours_is_the
     (finding,) = told(three_stages((4, 4, 4), (4, 4, 4), (4, 4, 4), (2, 4, 2)).recv(2, 1, [8], site="pipe.py:13 step"))
 
     assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (1,), LIKELY)
-    assert finding.title.startswith("rank 1 waits for one message more than rank 0 sends")
+    assert finding.title.startswith("rank 1 receives one message more than rank 0 sends")
     assert finding.place.line == 13
 
 

@@ -65,3 +65,19 @@ def test_what_the_ranks_wait_for_is_told_before_what_came_earlier() -> None:
     told = examine(job.recording(), PLUGINS.checks.values()).findings
     assert [finding.code for finding in told][1:] == ["DD801"]
     assert told[0].code.startswith("DD1")
+
+
+def test_a_search_that_loses_one_of_its_trainings_goes_on() -> None:
+    """Rates that are too large for a trial are what a search over them tries; with a single training behind it it is an error."""
+
+    def search(trials: int) -> Finding:
+        job, broken = _overflow(trained_job(ranks=1).initial().step()), {0: ["head.weight"]}
+        job.step(non_finite=broken, optimizer=1)
+        for trial in range(2, trials):
+            job.step(optimizer=trial).step(optimizer=trial)
+        (finding,) = _told(job)
+        return finding
+
+    assert search(2).severity == search(3).severity == ERROR
+    assert search(4).severity == NOTE
+    assert search(4).title.endswith("it was one of several trainings, and later ones were finite")

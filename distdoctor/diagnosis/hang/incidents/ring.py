@@ -29,6 +29,7 @@ from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import Op
 
+ANYBODY = -1  # whom a receive from anybody names
 LOOKED_BACK = 4096  # calls of a rank
 
 
@@ -104,9 +105,9 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
         rings=(),
         waiting=(before,),
     )
-    message = _last_message(known, expected, before.call)
+    message = _last_message(known, expected, before.call, odd)
     if message is not None:
-        alone = _alone(known, needed, before)
+        alone = _alone(known, needed, before) if message.root != ANYBODY else ()  # clients end when each has had enough
         ranks = alone or tuple(sorted({*needed, *before.ranks}))
         return replace(strayed, kind=IncidentKind.UNSENT, ranks=ranks, is_tie=not alone, left_out=message, sides=LIKELY)
     departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
@@ -134,16 +135,16 @@ def _is_met_by_another(known: HangFacts, odd: Call) -> bool:
     return other is not None and theirs is not None and theirs[0].seq <= other.seq
 
 
-def _alone(known: HangFacts, sender: tuple[int, ...], receiver: Wait) -> tuple[int, ...]:
-    """Who of the two is alone with what it did, among all that pass messages on: the receiver, if most have left their routine in
-    this round as the sender has, as where one stage of a pipeline counts the micro-batches of a last, smaller batch otherwise.
+def _alone(known: HangFacts, strayed: tuple[int, ...], waits: Wait) -> tuple[int, ...]:
+    """Who of the two is alone with what it did, among all that pass messages on: who waits, if most have left their routine in
+    this round as the other has, as where one stage of a pipeline counts the micro-batches of a last, smaller batch otherwise.
     () where there are no others: that a rank left its routine does not tell whether it had to."""
-    others = _in_one_pipeline(known, receiver.call.rank) - {*sender, *receiver.ranks}
+    others = _in_one_pipeline(known, waits.call.rank) - {*strayed, *waits.ranks}
     if not others:
         return ()
     changed = [rank for rank in others if deviation(known.timeline(rank)) is not None]
-    most_changed = len(sender) + len(changed) > len(receiver.ranks) + len(others) - len(changed)
-    return receiver.ranks if most_changed else sender
+    most_changed = len(strayed) + len(changed) > len(waits.ranks) + len(others) - len(changed)
+    return waits.ranks if most_changed else strayed
 
 
 def _in_one_pipeline(known: HangFacts, rank: int) -> set[int]:
@@ -159,10 +160,20 @@ def _in_one_pipeline(known: HangFacts, rank: int) -> set[int]:
     return found & known.facts.timelines.keys()
 
 
-def _last_message(known: HangFacts, expected: Symbol, receive: Call) -> Call | None:
-    """The last message of the statement `expected` to whoever waits in `receive`; None where it sends none to there."""
-    sent = known.pairs.sends.get((receive.group, receive.root, receive.rank), []) if receive.op is Op.RECV else []
-    return next((call for call in reversed(sent) if symbol(call) == expected), None)
+def _last_message(known: HangFacts, expected: Symbol, waits: Call, odd: Call) -> Call | None:
+    """The last end of a message, by the statement `expected`, whose other ends are in the lane of what waits: of a receive the
+    last send, of a send the last receive. None where that statement is no such end, or where a send stands in the place of a
+    receive, without that others came just before it: then two ends of an exchange send at once."""
+    if waits.op is Op.RECV:
+        ends = known.pairs.sends.get((waits.group, waits.root, waits.rank), [])
+    elif waits.op is Op.SEND:
+        lanes = ((waits.group, sender, waits.root) for sender in (waits.rank, ANYBODY))
+        ends = sorted((end for lane in lanes for end in known.pairs.receives.get(lane, [])), key=lambda end: end.seq)
+        if odd.op is Op.SEND and not (ends and ends[-1].seq + 1 == odd.seq):
+            return None
+    else:
+        return None
+    return next((call for call in reversed(ends) if symbol(call) == expected), None)
 
 
 def _that_added(known: HangFacts, odd: Call) -> tuple[int, ...]:
