@@ -159,10 +159,11 @@ def _keeps(node: ast.stmt, name: str, *, attribute: bool) -> tuple[str, ast.expr
 
 
 def _registers(node: ast.stmt, calls: tuple[str, ...]) -> tuple[str, ast.expr] | None:
-    """`layer.register_forward_hook(hook)`, also where its handle is kept."""
-    call = node.value if isinstance(node, ast.Expr | ast.Assign) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in calls and call.args:
-        return PUTS, call.args[0]
+    """`layer.register_forward_hook(hook)`, also where its handle is kept, as one of a list."""
+    value = node.value if isinstance(node, ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return) else None
+    for call in ast.walk(value) if value is not None else ():
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in calls and call.args:
+            return PUTS, call.args[0]
     return None
 
 

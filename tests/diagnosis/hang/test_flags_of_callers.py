@@ -92,3 +92,48 @@ class Session:
     assert (finding.code, finding.ranks) == ("DD101", (0,))
     assert (10, "decides: `if self.rank == 0`") in [(place.site.line, place.role) for place in finding.places]
     assert finding.prescriptions[0].change.startswith("call what train.py:11 calls on every rank: take it out of")
+
+
+DECORATED = """\
+def rank_zero_only(fn):
+    def wrapped(*args):
+        if dist.get_rank() == 0:
+            return fn(*args)
+    return wrapped
+
+class Trainer:
+    @cached_property
+    def tokens(self):
+        dist.all_gather_object(counts, self.local)
+
+    def fit(self):
+        for batch in self.batches:
+            self.model(batch).backward()
+        self.callback.on_epoch_end(self)
+
+class Throughput:
+    @rank_zero_only
+    def on_epoch_end(self, trainer):
+        seen = trainer.tokens
+"""
+
+
+def test_of_two_ranks_the_one_that_a_condition_further_out_names_is_the_odd_one() -> None:
+    """The collective hides in a property that a function for rank 0 alone reads: nothing in its own line asks for the rank."""
+    script = recording(ranks=2).source("train.py", DECORATED)
+    step = {"chain": [(PATH, (14, 14, 12, 44), "fit")]}
+    reads = {
+        "chain": [
+            (PATH, (10, 10, 8, 55), "tokens"), (PATH, (20, 20, 15, 29), "on_epoch_end"), (PATH, (4, 4, 19, 28), "wrapped"),
+            (PATH, (15, 15, 8, 41), "fit"),
+        ]
+    }  # fmt: skip
+    for _ in range(4):
+        script.collective("all_reduce", [64], site="train.py:14 fit", native=True, **step).step()
+    script.collective("all_gather", [1], site="train.py:10 tokens", only=0, **reads)
+    script.collective("all_reduce", [64], site="train.py:14 fit", native=True, only=1, **step)
+
+    finding = examine(script.live(), PLUGINS.checks.values()).findings[0]
+
+    assert (finding.code, finding.ranks, str(finding.confidence)) == ("DD101", (0,), "likely")
+    assert 3 in {place.site.line for place in finding.places}

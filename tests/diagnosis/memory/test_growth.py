@@ -371,3 +371,19 @@ class Probe:
 
     assert found is not None
     assert (found.site.line, found.value) == (6, "output")
+
+
+@pytest.mark.parametrize(
+    "registers",
+    [
+        "self.handles = [m.register_forward_hook(self.made(m)) for m in modules]",
+        "self.handles.append(m.register_forward_hook(hook))",
+    ],
+)
+def test_the_line_that_registers_hooks_is_known_by_the_call_wherever_its_handle_goes(registers: str) -> None:
+    source = f"class Probe:\n    def __init__(self, modules):\n        {registers}\n"
+
+    found = keeping_line({"t.py": source}, SourceLine("t.py", 0, "fn"), "net.body._forward_hooks")
+
+    assert found is not None
+    assert found.site.line == 3

@@ -73,9 +73,15 @@ def _singled_out(known: HangFacts, parted: CallDivergence) -> OddSide:
 
 def _under_a_condition(known: HangFacts, parted: CallDivergence) -> int | None:
     """The side of the one rank that the deciding condition names, when it asks for the rank."""
-    one, other = (variant.call.site for variant in parted.variants[:2])
-    decision = deciding_condition(known.sources, one, other) if one != other and known.sources else None
-    named = decision.rank_named if decision is not None and "__del__" not in (one.function, other.function) else None
+    one, other = parted.variants[:2]
+    sites, way = (one.call.site, other.call.site), Parted.of(known.facts, one.call, other.call)
+    decision = (
+        deciding_condition(known.sources, way.one, way.other, one.ranks, other.ranks, callers=way.callers)
+        if sites[0] != sites[1] and known.sources
+        else None
+    )
+    collected = any(site.function == "__del__" for site in sites)
+    named = decision.rank_named if decision is not None and not collected else None
     sides = [number for number, variant in enumerate(parted.variants) if variant.ranks == (named,)]
     return sides[0] if sides else None
 
