@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distdoctor.recording.trace.layout import GOLDEN, extend
+from distdoctor.recording.trace.layout import GOLDEN, POINT_TO_POINT, extend
 from distdoctor.recording.trace.reader import Rows
 
 MICROSECOND = 1000  # the clocks of two hosts agree less well than that
@@ -46,7 +46,8 @@ def told(name: str, rows: Rows, quantum_ns: int) -> Rows:
         found[_UNTOLD[name]] = 0
     if name == "calls":
         for field in _RUNNING_DIGESTS:
-            found[field] = _words_of(rows, field)
+            running = _runs_on(rows, field)
+            found[field][running] = _words_of(rows[running], field)
         found["prefix"] ^= rows["signature"]
     return found
 
@@ -58,12 +59,19 @@ def restore(name: str, rows: Rows, quantum_ns: int) -> None:
     if name == "calls":
         rows["prefix"] ^= rows["signature"]
         for field in _RUNNING_DIGESTS:
-            rows[field] = _digests_of(rows, field)
+            running = _runs_on(rows, field)
+            rows[field][running] = _digests_of(rows[running], field)
 
 
 def times_of(dtype: np.dtype[Any]) -> list[str]:
     """The fields that hold times."""
     return [field for field in dtype.names or () if field.endswith("_ns")]
+
+
+def _runs_on(rows: Rows, field: str) -> NDArray[np.bool_]:
+    """Which of the calls hold a running digest there. Of sends and receives `site_prefix` is a word of their own."""
+    collective: NDArray[np.bool_] = ~np.isin(rows["op"], [int(op) for op in POINT_TO_POINT])
+    return collective | (field != "site_prefix")
 
 
 def _words_of(rows: Rows, field: str) -> NDArray[np.uint64]:

@@ -163,7 +163,8 @@ class TraceBuilder:
         reduction = _reduction(op, reduce_op, native)
         signature = signature_of(op, number_of_dtype, text, reduction, root, flags)
         row = self._groups.get(group) or self.group(group, range(self.world_size), at_ns=entered)
-        number = self._numbered(op, group, root, row, signature, chain_text(chain) if chain else words, entered)
+        word = chain_text(chain) if chain else words
+        number = self._numbered(op, group, root, row, signature, word, entered)
         return self._append(
             CALL,
             entered_ns=entered,
@@ -173,7 +174,7 @@ class TraceBuilder:
             nbytes=nbytes or _BYTES.get(dtype, 4) * elements(text),
             signature=signature,
             prefix=row["prefix"],
-            site_prefix=row["site_prefix"],
+            site_prefix=digest_of(word) if op in POINT_TO_POINT and word else row["site_prefix"],
             step=self._step,
             group=self.text(group),
             shape=self.text(text),
@@ -191,11 +192,11 @@ class TraceBuilder:
         self, op: Op, group: str, root: int, row: dict[str, Any], signature: int, word: str, entered: int
     ) -> int:
         """The number of a call in its group, or between its pair of ranks; the group's digests go on by it."""
+        self.text(word)
         if op in POINT_TO_POINT:
             pair = (group, root, op is Op.SEND)
             self._pairs[pair] = self._pairs.get(pair, 0) + 1
             return self._pairs[pair]
-        self.text(word)
         row["count"] += 1
         row["prefix"] = extend(row["prefix"], signature)
         row["site_prefix"] = extend(row["site_prefix"], digest_of(word) if word else 0)

@@ -76,6 +76,36 @@ def test_a_real_hang_is_explained_while_it_hangs(
     assert finding.prescriptions[0].change
 
 
+@pytest.mark.parametrize(
+    ("job", "title", "decides"),
+    [
+        (
+            hang_jobs.answers_no_failed_task,
+            "rank 1 sends one message fewer than rank 0 receives: recv #6 from rank 1",
+            "except ValueError:  # a task that failed",
+        ),
+        (
+            hang_jobs.pushes_to_a_server_that_has_ended,
+            "rank 0 receives one message fewer than rank 1 sends: send #11 to rank 0",
+            "# of pushes",
+        ),
+    ],
+)
+def test_of_two_ends_that_count_otherwise_both_are_named_with_what_decides(
+    job: Callable[[int], None], title: str, decides: str
+) -> None:
+    (finding,) = diagnosed(watched(job, until=something_is_said)).findings
+
+    assert (finding.code, finding.ranks, finding.undecided) == ("DD113", (0, 1), True), finding
+    assert finding.title.startswith(title)
+    assert line(decides) in {place.site.line for place in finding.places}
+
+
+@pytest.mark.parametrize("job", [hang_jobs.answers_each_task, hang_jobs.pushes_as_often_as_is_served])
+def test_ends_that_count_alike_are_left_in_peace(job: Callable[[int], None]) -> None:
+    assert diagnosed(watched(job, seconds=60)).findings == ()
+
+
 def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
     (finding,) = diagnosed(watched(hang_jobs.saves_alone, until=something_is_said)).findings
 

@@ -401,6 +401,67 @@ def wrong_tag(rank: int) -> None:
     dist.barrier()
 
 
+def _tell(number: int, to: int) -> None:
+    dist.send(torch.tensor([float(number)]), dst=to)
+
+
+def _hear(whom: int) -> float:
+    told = torch.zeros(1)
+    dist.recv(told, src=whom)
+    return told.item()
+
+
+def _work(task: float, *, fails: bool) -> int:
+    if task == 5.0 and fails:
+        raise ValueError("no such width")
+    return int(task) ** 2
+
+
+def _asks_for_results(rank: int, *, swallows: bool, fails: bool) -> None:
+    """Rank 0 gives out tasks and waits for their results; both ends go through helpers."""
+    for task in range(10):
+        if rank == 0:
+            _tell(task, 1)
+            _hear(1)
+            continue
+        try:
+            result = _work(_hear(0), fails=fails)
+        except ValueError:  # a task that failed
+            if swallows:
+                continue
+            result = -1
+        _tell(result, 0)
+    dist.barrier()
+
+
+def answers_no_failed_task(rank: int) -> None:
+    _asks_for_results(rank, swallows=True, fails=True)
+
+
+def answers_each_task(rank: int) -> None:
+    _asks_for_results(rank, swallows=False, fails=True)
+
+
+def _serves(rank: int, *, pushes: int) -> None:
+    """Rank 0 receives from anybody, ten times; rank 1 pushes so often."""
+    weights = torch.ones(4)
+    for _ in range(10 if rank == 0 else pushes):  # of pushes
+        if rank == 0:
+            dist.send(weights, dst=dist.recv(weights))
+        else:
+            dist.send(weights, dst=0)
+            dist.recv(weights, src=0)
+    dist.barrier()
+
+
+def pushes_to_a_server_that_has_ended(rank: int) -> None:
+    _serves(rank, pushes=11)
+
+
+def pushes_as_often_as_is_served(rank: int) -> None:
+    _serves(rank, pushes=10)
+
+
 def sends_too_often(rank: int) -> None:
     """Every rank ends in order; what rank 0 sent last arrived nowhere."""
     works = []

@@ -20,20 +20,31 @@ _UNDO = np.uint64(pow(GOLDEN, -1, 1 << 64))
 
 
 def callers_of(facts: Collectives, call: Call | None) -> tuple[SourceLine, ...]:
-    """The lines that called the function of a collective, the nearest first; () where that is not on record, as for sends.
+    """The lines that called the function of a call, the nearest first; () where that is not on record.
 
     Of a call whose site is one of those already, the lines beyond it.
     """
-    group = facts.group_of(call) if call is not None and call.op not in POINT_TO_POINT else None
-    if call is None or group is None or call.rank not in group.tracks:
+    chain = _chain_of(facts, call) if call is not None else []
+    if call is None or not chain:
         return ()
-    track = group.tracks[call.rank]
-    words = words_of(track, call.number, call.number)
-    chain = chains([track]).get(int(words[0]), []) if len(words) == 1 else []
     sites = [SourceLine(path, span[0], function) for path, span, function in chain]
     if call.site in sites[1:]:
         return tuple(sites[sites.index(call.site, 1) + 1 :])
     return tuple(sites[1:]) if sites and sites[0].path == call.site.path else ()
+
+
+def _chain_of(facts: Collectives, call: Call) -> Chain:
+    """The calls that led to one, itself first; [] where that is not on record."""
+    if call.op in POINT_TO_POINT:
+        log = facts.timelines[call.rank].log
+        words = log.calls[log.calls["seq"] == call.seq]["site_prefix"]
+        return _chains_in(log.texts).get(int(words[0]), []) if len(words) == 1 else []
+    group = facts.group_of(call)
+    if group is None or call.rank not in group.tracks:
+        return []
+    track = group.tracks[call.rank]
+    words = words_of(track, call.number, call.number)
+    return chains([track]).get(int(words[0]), []) if len(words) == 1 else []
 
 
 @dataclass(frozen=True)
@@ -52,16 +63,25 @@ class Parted:
         if other is None:
             return cls(one.site, SourceLine(), (callers_of(facts, one), ()))
         mine, theirs = (one.site, *callers_of(facts, one)), (other.site, *callers_of(facts, other))
-        outermost = _parted_in_one_body(mine, theirs)
-        if outermost is not None and _by_condition(facts.recording.sources, mine[outermost[0]], theirs[outermost[1]]):
-            here, there = outermost
-            return cls(mine[here], theirs[there], (mine[here + 1 :], theirs[there + 1 :]))
+        in_one = cls.in_one_body(facts, one, other)
+        if in_one is not None and _by_condition(facts.recording.sources, in_one.one, in_one.other):
+            return in_one
         same = 0
         while same < min(len(mine), len(theirs)) and mine[same] == theirs[same]:
             same += 1
         if same == min(len(mine), len(theirs)):  # they part further up, if anywhere
             same = 0
         return cls(mine[same], theirs[same], (mine[same + 1 :], theirs[same + 1 :]))
+
+    @classmethod
+    def in_one_body(cls, facts: Collectives, one: Call, other: Call) -> Parted | None:
+        """The same where both are led to by one body, at its lines; None where none is on record."""
+        mine, theirs = (one.site, *callers_of(facts, one)), (other.site, *callers_of(facts, other))
+        outermost = _parted_in_one_body(mine, theirs)
+        if outermost is None:
+            return None
+        here, there = outermost
+        return cls(mine[here], theirs[there], (mine[here + 1 :], theirs[there + 1 :]))
 
     @property
     def by_callers(self) -> tuple[SourceLine, ...]:
@@ -110,8 +130,12 @@ def _within(chain: tuple[SourceLine, ...], bodies: set[tuple[str, str]]) -> tupl
 
 def chains(tracks: Iterable[Track]) -> Mapping[int, Chain]:
     """The calls that led to a collective, by the word that they are in the running digest."""
-    texts = {text for track in tracks for text in track.timeline.log.texts if text.startswith(CHAIN_MARK)}
-    return {digest_of(text): chain for text in texts if (chain := chain_of(text)) is not None}
+    return _chains_in({text for track in tracks for text in track.timeline.log.texts})
+
+
+def _chains_in(texts: Iterable[str]) -> Mapping[int, Chain]:
+    marked = {text for text in texts if text.startswith(CHAIN_MARK)}
+    return {digest_of(text): chain for text in marked if (chain := chain_of(text)) is not None}
 
 
 def came_another_way(group: GroupCalls, mine: Call, other: Call) -> bool:

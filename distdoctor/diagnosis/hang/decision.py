@@ -62,7 +62,7 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
     if incident.kind is IncidentKind.NEVER_CAME:
         return _of_absence(facts, incident)
     if incident.left_out is not None and incident.odd is not None:
-        return deciding_count(facts.recording.sources, incident.left_out.site, incident.odd.site)
+        return _of_what_was_left_out(facts, incident.left_out, incident.odd)
     one, other = sides(incident)
     if one is None:
         return None
@@ -77,6 +77,15 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
     by_message = _of_message(facts, pairs, incident)
     by_past = _by_past(facts, pairs, one, other) if _is_innermost(facts, one) else None
     return by_message or by_past or _by_lines(facts, incident, one, other)
+
+
+def _of_what_was_left_out(facts: Collectives, left_out: Call, odd: Call) -> Decision | None:
+    """What decides how often a message comes, or, where one turn of a loop passes both lines, what led past the one."""
+    parted = Parted.in_one_body(facts, left_out, odd) or Parted.of(facts, left_out, odd)
+    sources, (mine, theirs) = facts.recording.sources, parted.callers
+    return deciding_count(sources, parted.one, parted.other, mine) or (
+        deciding_condition(sources, parted.other, parted.one, [odd.rank], callers=(theirs, mine)) if theirs else None
+    )
 
 
 def _left_out_turn(facts: Collectives, incident: Incident, one: Call, other: Call | None) -> Decision | None:

@@ -106,11 +106,14 @@ def awaited_condition(sources: Mapping[str, str], site: SourceLine) -> Decision 
     return Decision.of(_step(program, test), found.way, found.also) if found.weight >= LEAST else None
 
 
-def deciding_count(sources: Mapping[str, str], line: SourceLine, beyond: SourceLine) -> Decision | None:
+def deciding_count(
+    sources: Mapping[str, str], line: SourceLine, beyond: SourceLine, callers: Sequence[SourceLine] = ()
+) -> Decision | None:
     """What decides how often a line is run before its rank comes to another: what the loop around the one goes through, and where
-    that is worked out. None where no loop holds the one without the other."""
+    that is worked out. None where no loop holds the one without the other. `callers`: what called the function of the line, as
+    far as that is known."""
     program = program_of(sources)
-    way = way_to(program, line)
+    way = way_to(program, line, callers)
     if way is None:
         return None
     for scope in sorted(way.nodes, key=way.depth.__getitem__):

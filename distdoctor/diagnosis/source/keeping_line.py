@@ -162,7 +162,12 @@ def _registers(node: ast.stmt, calls: tuple[str, ...]) -> tuple[str, ast.expr] |
     """`layer.register_forward_hook(hook)`, also where its handle is kept, as one of a list."""
     value = node.value if isinstance(node, ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return) else None
     for call in ast.walk(value) if value is not None else ():
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in calls and call.args:
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr in calls
+            and call.args
+        ):
             return PUTS, call.args[0]
     return None
 

@@ -247,7 +247,7 @@ class CollectivesStream:
             rank.native_ns = now
         if in_pairs:
             number = group.next_of_pair(op, root)
-            prefix, site_prefix = group.state[1:]
+            prefix, site_prefix = group.state[1], way.word
         else:
             number, prefix, site_prefix = group.extend(signature, way.word, now)
         # A call that gives a handle, or that C++ issues, comes back at once: only a synchronous one is awaited.

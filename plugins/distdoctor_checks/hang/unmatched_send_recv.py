@@ -37,6 +37,7 @@ from distdoctor.recording.recording import Call, Recording
 from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
+_COUNTED = ": work the number out in one way for both"
 _SENDS, _RECEIVES = ("sends", "sent"), ("receives", "received")
 
 
@@ -141,14 +142,19 @@ def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
     went_on += f" at {at(last.site)}"
     lasts = Place(last.site, (last.rank,), f"{pairwise(last)} was its last one")
     waiting = by_site(verdict, [waits])
-    change = f"{does[:-1]} as often at {at(last.site)} as rank {waits.rank} {other} at {at(waits.site)}"
+    change = f"{does[:-1]} as often at {at(last.site)} as rank {waits.rank} {other} at {at(waits.site)}{_COUNTED}"
+    if incident.decision is not None and incident.decision.handles_errors:
+        change = (
+            f"{does[:-1]} in `{incident.decision.test}` ({at(incident.decision.site)}) as well, or let the error out: "
+        )
+        change += f"rank {waits.rank} {other} also for what has failed"
     why = f"{went_on}; rank {waits.rank} {other} as often as before"
     if expects_more:
         title = f"rank {waits.rank} {other} one message more than rank {last.rank} {does}: {short(waits)} waits for it"
         why = (
             f"{went_on}, and the others left their round as it did; rank {waits.rank} alone {other} as often as before"
         )
-        change = f"{other[:-1]} as often at {at(waits.site)} as rank {last.rank} {does} at {at(last.site)}"
+        change = f"{other[:-1]} as often at {at(waits.site)} as rank {last.rank} {does} at {at(last.site)}{_COUNTED}"
     elif incident.is_tie:
         title = f"rank {last.rank} {does} one message fewer than rank {waits.rank} {other}: {short(waits)} waits for it"
     else:
@@ -166,9 +172,7 @@ def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
         ),
         evidence={"waits": full(waits), "instead": full(instead), "last": full(last), "number": last.number},
         why=why,
-        prescriptions=(
-            Prescription("pair-send-with-recv", change=f"{change}: work the number out in one way for both"),
-        ),
+        prescriptions=(Prescription("pair-send-with-recv", change=change),),
         at_ns=incident.at_ns,
         explains=(incident.key,),
         undecided=incident.is_tie,

@@ -173,3 +173,20 @@ def test_a_first_stage_that_alone_goes_by_fewer_is_the_odd_one() -> None:
     (finding,) = told(three_stages((4, 4, 4), (4, 4, 4), (4, 4, 4), (2, 4, 4)))
 
     assert (finding.code, finding.ranks) == ("DD113", (0,))
+
+
+def test_who_alone_takes_another_turn_of_exchanges_is_the_odd_one() -> None:
+    """Halos of a solver whose number of steps each rank works out: the others have all come to the collective behind it."""
+    script = recording(ranks=4)
+    for turn in range(11):
+        for left, right in ((0, 1), (2, 3), (1, 2)):
+            script.send(left, right, [8], site="halo.py:20 swap").recv(right, left, [8], site="halo.py:31 swap")
+            script.send(right, left, [8], site="halo.py:32 swap").recv(left, right, [8], site="halo.py:21 swap")
+        if turn % 3 == 2:
+            script.collective("all_reduce", [64], site="train.py:48 main").step()
+    script.send(2, 3, [8], site="halo.py:20 swap")
+    script.collective("all_reduce", [64], site="train.py:48 main", only=[0, 1, 3])
+
+    (finding,) = examine(script.live(rendezvous=True), CHECKS, live=True).findings
+
+    assert (finding.ranks, finding.confidence) == ((2,), LIKELY), finding.title

@@ -110,6 +110,11 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
         alone = _alone(known, needed, before) if message.root != ANYBODY else ()  # clients end when each has had enough
         ranks = alone or tuple(sorted({*needed, *before.ranks}))
         return replace(strayed, kind=IncidentKind.UNSENT, ranks=ranks, is_tie=not alone, left_out=message, sides=LIKELY)
+    if _have_most_gone_on(known, odd, before):
+        return replace(
+            strayed, kind=IncidentKind.STRAYED, ranks=before.ranks, odd=before.call, usual=odd, waiting=(wait,),
+            group=known.facts.group_of(odd), departure=CallEdit(ADDED), sides=LIKELY,
+        )  # fmt: skip
     departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
     if not gap:
         strayed = replace(strayed, ranks=_that_added(known, odd) or needed)
@@ -120,6 +125,16 @@ def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
         return put_under(strayed, *guard)
     # where all of them send, or all receive, that cannot end whatever they did before: a habit alone blames nobody
     return None if incident.is_one_way and any(wait.call == odd for wait in incident.cycle) else strayed
+
+
+def _have_most_gone_on(known: HangFacts, odd: Call, waits: Wait) -> bool:
+    """Whether all but those who wait for a message have come to the collective at which it is not sent or received: they alone
+    have taken another turn."""
+    group = known.facts.group_of(odd) if not is_pairwise(odd) else None
+    if group is None or group.unseen:
+        return False
+    missing = {rank for rank, track in group.tracks.items() if track.count < odd.number}
+    return missing == {*waits.ranks} and 2 * len(missing) < len(group.members)
 
 
 def _is_met_by_another(known: HangFacts, odd: Call) -> bool:
