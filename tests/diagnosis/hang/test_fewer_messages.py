@@ -175,6 +175,21 @@ def test_a_first_stage_that_alone_goes_by_fewer_is_the_odd_one() -> None:
     assert (finding.code, finding.ranks) == ("DD113", (0,))
 
 
+def test_a_first_stage_that_ends_its_evaluation_early_is_the_odd_one_of_all_that_go_on_receiving() -> None:
+    """The last stage has left the routine of the training for that of the evaluation as well, and still waits in it."""
+    script = three_stages(*[(1, 1, 1)] * 12)
+    for number in range(7):
+        if number < 6:
+            script.send(0, 1, [8], site="pipe.py:45 evaluate")
+        script.recv(1, 0, [8], site="pipe.py:20 evaluate").send(1, 2, [8], site="pipe.py:45 evaluate")
+        script.recv(2, 1, [8], site="pipe.py:20 evaluate")
+
+    (finding,) = told(script.collective("broadcast", [1], root=2, site="pipe.py:61 evaluate"))
+
+    assert (finding.code, finding.ranks) == ("DD113", (0,))
+    assert finding.title.startswith("rank 0 sends one message too few")
+
+
 def test_who_alone_takes_another_turn_of_exchanges_is_the_odd_one() -> None:
     """Halos of a solver whose number of steps each rank works out: the others have all come to the collective behind it."""
     script = recording(ranks=4)

@@ -22,6 +22,7 @@ from distdoctor.diagnosis.hang.program import (
     ExecutedStatements,
     Symbol,
     deviation,
+    issued_from,
     symbol,
 )
 from distdoctor.diagnosis.hang.uneven import find_uneven_pass
@@ -157,9 +158,31 @@ def _alone(known: HangFacts, strayed: tuple[int, ...], waits: Wait) -> tuple[int
     others = _in_one_pipeline(known, waits.call.rank) - {*strayed, *waits.ranks}
     if not others:
         return ()
-    changed = [rank for rank in others if deviation(known.timeline(rank)) is not None]
+    changed = [rank for rank in others if _has_changed(known, rank, waits)]
     most_changed = len(strayed) + len(changed) > len(waits.ranks) + len(others) - len(changed)
     return waits.ranks if most_changed else strayed
+
+
+def _has_changed(known: HangFacts, rank: int, waits: Wait) -> bool:
+    """Whether a rank has left its routine, and not for a loop of receives or sends that it is still in behind those that wait."""
+    found = deviation(known.timeline(rank))
+    if found is None:
+        return False
+    since = {symbol(call) for call in issued_from(known.timeline(rank), found[0].seq)}
+    return len(since) > 1 or not _waits_behind(known, rank, waits)
+
+
+def _waits_behind(known: HangFacts, rank: int, waits: Wait) -> bool:
+    """Whether a rank waits for the same kind of message as they do, from them or from one that waits so for them: it goes by as
+    many as they."""
+    for _ in known.facts.timelines:
+        call = next(iter(known.timeline(rank).sitting), None) if rank in known.facts.timelines else None
+        if call is None or call.op is not waits.call.op:
+            return False
+        if call.root in waits.ranks:
+            return True
+        rank = call.root
+    return False
 
 
 def _in_one_pipeline(known: HangFacts, rank: int) -> set[int]:
