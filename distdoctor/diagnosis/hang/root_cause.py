@@ -25,6 +25,7 @@ from distdoctor.diagnosis.hang.incidents.ring import find_rings_in_dumps, judge_
 from distdoctor.diagnosis.hang.incidents.silent import judge_silence
 from distdoctor.diagnosis.hang.incidents.swapped import judge_swap
 from distdoctor.diagnosis.hang.kinds import KINDS, IncidentKind
+from distdoctor.diagnosis.hang.program import LAST_CALLS
 from distdoctor.diagnosis.hang.silence import silence
 
 _OF_WHAT_WAS_CALLED = (IncidentKind.DIVERGED, IncidentKind.SWAPPED)
@@ -42,7 +43,7 @@ def find_incidents(known: HangFacts) -> Iterator[Incident]:
         yield judge_named_apart(known, apart)
         return
     if causes:
-        yield causes[0]
+        yield _as_the_ends_differ(known, causes[0])
         return
     if _has_moved_on(known):
         return
@@ -85,6 +86,19 @@ def _causes(known: HangFacts) -> Iterator[Incident]:
     for incident in (judge_ring(known, known.deadlock, CERTAIN), judge_passed_by(known)):
         if incident is not None:
             yield incident
+
+
+def _as_the_ends_differ(known: HangFacts, incident: Incident) -> Incident:
+    """What a ring of sends and receives comes from, where shortly before one of its messages had another size than the receive
+    that took it, and none before had: then the two ends do not cut what they pass on into the same parts."""
+    if incident.kind is not IncidentKind.RING or not incident.in_pairs:
+        return incident
+    for sent, got in known.pairs.misfits():
+        recent = known.timeline(got.rank).log.calls["seq"][-LAST_CALLS:]
+        if {sent.rank, got.rank} <= {*incident.ranks} and got.seq >= int(recent[0]):
+            found = replace(judge_misfit(known, (sent, got)), waiting=incident.waiting)
+            return _as_dumps_tell(known, found)
+    return incident
 
 
 def _has_moved_on(known: HangFacts) -> bool:

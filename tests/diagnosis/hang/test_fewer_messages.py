@@ -190,6 +190,32 @@ def test_a_first_stage_that_ends_its_evaluation_early_is_the_odd_one_of_all_that
     assert finding.title.startswith("rank 0 sends one message too few")
 
 
+def cut_into(before: int, sent: int) -> Script:
+    """Two messages of one size in each round; in the last one three of another, of which the receiver knows nothing."""
+    script = recording(ranks=2)
+    for size, sends in ((before, 2), (before, 2), (before, 2), (sent, 3)):
+        for number in range(sends):
+            script.send(0, 1, [size], site="pipe.py:21 step")
+            if number < 2:
+                script.recv(1, 0, [16], site="pipe.py:41 step")
+        for _ in range(2):
+            script.send(1, 0, [16], site="pipe.py:48 step").recv(0, 1, [16], site="pipe.py:26 step")
+    return script
+
+
+def test_a_ring_behind_a_message_of_another_size_than_its_receive_comes_from_that() -> None:
+    (finding,) = examine(cut_into(16, 8).live(rendezvous=True), CHECKS, live=True).findings
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0, 1), LIKELY)
+    assert finding.title.startswith("recv #7 from rank 0 expects 64 bytes float32, but the send has 32 bytes")
+
+
+def test_a_ring_of_those_that_always_receive_into_more_room_is_one() -> None:
+    (finding,) = examine(cut_into(8, 8).live(rendezvous=True), CHECKS, live=True).findings
+
+    assert "expects" not in finding.title
+
+
 def test_who_alone_takes_another_turn_of_exchanges_is_the_odd_one() -> None:
     """Halos of a solver whose number of steps each rank works out: the others have all come to the collective behind it."""
     script = recording(ranks=4)
