@@ -22,8 +22,9 @@ def install(rank: Rank, trace: TraceWriter) -> None:
     making: list[tuple[int, ...]] = []  # members of the groups under construction, innermost last
 
     @rank.guarded
-    def listen(pg: Any, backend: str, ranks: tuple[int, ...]) -> None:
+    def listen(pg: Any, ranks: tuple[int, ...]) -> None:
         name = c10d._world.pg_names.get(pg, "")
+        backend = str(c10d._world.pg_map[pg][0])
         stream.attach(pg, name, ranks, backend)
         stream.handles.lay_where_likely()
         trace.note(NewGroupDone(tuple(ranks), name))
@@ -39,15 +40,17 @@ def install(rank: Rank, trace: TraceWriter) -> None:
         return _new_process_group_helper
 
     def registering(original: Any) -> Any:
-        def _register_pg_in_world(pg: Any, backend_name: str, *args: Any, **kwargs: Any) -> Any:
-            result = original(pg, backend_name, *args, **kwargs)
-            listen(pg, backend_name, making[-1] if making else ())
+        def _register_process_group(name: str, pg: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(name, pg, *args, **kwargs)
+            listen(pg, making[-1] if making else ())
             return result
 
-        return _register_pg_in_world
+        return _register_process_group
 
     wrappers.lay(c10d, "_new_process_group_helper", helping)
-    wrappers.lay(c10d, "_register_pg_in_world", registering)
+    # Every group comes by there, once it has its name (torch 2.11-2.15).
+    if not wrappers.lay(c10d, "_register_process_group", registering):
+        rank.trouble("collectives", RuntimeError("this torch makes process groups in another way: no collective is seen"))
     wrappers.lay(dist.Work, "wait", stream.wrap_wait)
     wrappers.lay_everywhere((c10d, dist), "monitored_barrier", stream.wrap_monitored_barrier)
     atexit.register(rank.guarded(stream.handles.end))

@@ -109,6 +109,6 @@ def install(rank: Rank) -> ReplicasWatch:
 
     # Whoever shards has imported FSDP by now, and a mesh or a group comes before the first sharded module.
     wrappers.lay(device_mesh.DeviceMesh, "__init__", looking_first)
-    wrappers.lay(c10d, "_register_pg_in_world", looking_first)
+    wrappers.lay(c10d, "_register_process_group", looking_first)
     look()
     return watch
