@@ -83,6 +83,10 @@ def _of_what_was_left_out(facts: Collectives, left_out: Call, odd: Call) -> Deci
     """What decides how often a message comes, or, where one turn of a loop passes both lines, what led past the one."""
     parted = Parted.in_one_body(facts, left_out, odd) or Parted.of(facts, left_out, odd)
     sources, (mine, theirs) = facts.recording.sources, parted.callers
+    if parted.other.path == parted.one.path and parted.other.line < parted.one.line:  # another turn of a loop before it
+        again = deciding_count(sources, parted.other, parted.one, theirs)
+        if again is not None:
+            return again
     return deciding_count(sources, parted.one, parted.other, mine) or (
         deciding_condition(sources, parted.other, parted.one, [odd.rank], callers=(theirs, mine)) if theirs else None
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -139,14 +139,24 @@ def issued_from(timeline: Timeline, seq: int, *, limit: int = WINDOW) -> list[Ca
 
 def deviation(timeline: Timeline) -> tuple[Call, Symbol] | None:
     """The first of a rank's last calls that was not what its own past led to expect, and what was expected instead."""
+    return next(deviations(timeline), None)
+
+
+def deviations(timeline: Timeline) -> Iterator[tuple[Call, Symbol]]:
+    """All of a rank's last calls that were not what its own past led to expect, and what was expected instead."""
     seqs = timeline.log.calls["seq"][-LAST_CALLS:]
     whole = ExecutedStatements.of(timeline, 1 << 62)
     length = len(whole.symbols)
     for back in range(min(len(seqs), length), 0, -1):
         expected = ExecutedStatements(whole.symbols[: length - back]).expected()
         if expected is not None and expected != whole.symbols[length - back]:
-            return timeline.log.call(timeline.log.calls[-back]), expected
-    return None
+            yield timeline.log.call(timeline.log.calls[-back]), expected
+
+
+def is_statement(call: Call, expected: Symbol) -> bool:
+    """Whether a call is the statement that was expected. Of one that answers whoever was heard the peer is not expected."""
+    own = symbol(call)
+    return own == expected or (call.op is Op.SEND and expected == symbol(replace(call, root=0)))
 
 
 SKIPPED, ADDED, SWAPPED, REPLACED, UNCLEAR = "skipped", "added", "swapped", "replaced", "unclear"

@@ -80,13 +80,16 @@ def _launched(facts: Collectives) -> int:
 
 
 def _nobody_holds(inside: list[InitCall]) -> Misfit | None:
-    """Under torchrun no rank holds a store: where the script names another port, all of them wait for somebody to answer."""
-    if not all(call.launchers_port for call in inside):
+    """Under torchrun no rank holds a store: where the script names another port, whoever goes by that waits for nobody."""
+    there = [call for call in inside if call.launchers_port]
+    if not there:
         return None
-    first = inside[0]
-    ranks = tuple(sorted(call.process for call in inside))
+    first = there[0]
+    ranks = tuple(sorted(call.process for call in there))
     text = f"{'wait' if len(ranks) > 1 else 'waits'} for a store at {first.address} that nobody holds: torchrun's is at port "
     text += str(first.launchers_port)
+    if len(there) < len(inside):
+        text += f", where {named(call.process for call in inside if not call.launchers_port)} met it"
     if 0 < first.launched < first.size:  # the script starts its ranks itself
         change = "start the script without torchrun: it starts its ranks itself (`distdoctor run -- python SCRIPT`)"
     else:

@@ -50,7 +50,9 @@ def install(rank: Rank, trace: TraceWriter) -> None:
     wrappers.lay(c10d, "_new_process_group_helper", helping)
     # Every group comes by there, once it has its name (torch 2.11-2.15).
     if not wrappers.lay(c10d, "_register_process_group", registering):
-        rank.trouble("collectives", RuntimeError("this torch makes process groups in another way: no collective is seen"))
+        rank.trouble(
+            "collectives", RuntimeError("this torch makes process groups in another way: no collective is seen")
+        )
     wrappers.lay(dist.Work, "wait", stream.wrap_wait)
     wrappers.lay_everywhere((c10d, dist), "monitored_barrier", stream.wrap_monitored_barrier)
     atexit.register(rank.guarded(stream.handles.end))

@@ -268,6 +268,8 @@ def _change(unpaired: tuple[Call, ...], receive: Call) -> str:
             return f"use the same tag at {at(call.site)} and {at(receive.site)}: tag={call.tag}"
         if call.op is Op.SEND and call.rank == receive.root and call.root != receive.rank:
             return f"send to dst={receive.rank} at {at(call.site)}, or receive on rank {call.root}"
+    if receive.root < 0:
+        return f"receive at {at(receive.site)} only as often as the others send, or have one of them send once more"
     verb, way = ("receive on", "from") if receive.op is Op.SEND else ("send from", "to")
     return f"{verb} rank {receive.root} {way} rank {receive.rank} before anything that waits for rank {receive.rank}"
 

@@ -8,6 +8,7 @@ from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, Finding
 from distdoctor.testing import Script, recording
 
+ANYBODY = -1
 CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 SCHEDULE = """\
 import torch.distributed as dist
@@ -214,6 +215,23 @@ def test_a_ring_of_those_that_always_receive_into_more_room_is_one() -> None:
     (finding,) = examine(cut_into(8, 8).live(rendezvous=True), CHECKS, live=True).findings
 
     assert "expects" not in finding.title
+
+
+def test_a_server_that_owes_an_answer_is_told_with_its_client_although_another_one_has_finished() -> None:
+    script = recording(ranks=3)
+    for client in (1, 2):
+        for _ in range(12):
+            script.send(client, 0, [8], site="rpc.py:40 call").recv(0, ANYBODY, [8], site="rpc.py:30 run")
+            script.send(0, client, [8], site="rpc.py:32 run").recv(client, 0, [8], site="rpc.py:41 call")
+        script.collective("all_reduce", [8], site="train.py:70 main")
+    script.send(2, 0, [8], site="rpc.py:40 call").recv(0, ANYBODY, [8], site="rpc.py:30 run")
+    script.recv(0, ANYBODY, [8], site="rpc.py:30 run").recv(2, 0, [8], site="rpc.py:41 call")
+    script.collective("barrier", site="train.py:79 main", only=[1])
+
+    (finding,) = examine(script.live(rendezvous=True), CHECKS, live=True).findings
+
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD113", (0, 2), LIKELY), finding.title
+    assert finding.title.startswith("rank 0 sends one message fewer than rank 2 receives: recv #13 from rank 0")
 
 
 def test_who_alone_takes_another_turn_of_exchanges_is_the_odd_one() -> None:

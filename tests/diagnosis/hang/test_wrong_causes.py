@@ -87,3 +87,22 @@ def test_a_tensor_that_only_a_library_has_is_not_to_be_converted_by_the_user(lin
     assert change.startswith(
         "look for what rank 0 alone may decide inside `trainer.train()`" if library else "convert before"
     )
+
+
+@pytest.mark.parametrize(("elsewhere", "ranks"), [((0,), (0,)), ((0, 1), (0, 1))])
+def test_who_asks_at_another_port_than_the_launchers_waits_for_nobody(
+    elsewhere: tuple[int, ...], ranks: tuple[int, ...]
+) -> None:
+    traces = {}
+    for number in range(2):
+        log, port = TraceBuilder(number, world_size=2), 41000 if number in elsewhere else 0
+        address = "localhost:29533" if port else "localhost:41000"
+        log.note(InitBegun("gloo", address, 2, number, port, 2), site="train.py:5 main")
+        traces[number] = log.build()
+    job = Job(world_size=2, running=True, read_at_ns=START_NS + 15 * SECOND)
+
+    (finding,) = examine(Recording(job, traces, frozenset({"collectives", "progress"})), CHECKS).findings
+
+    assert (finding.code, finding.ranks) == ("DD118", ranks)
+    assert "for a store at localhost:29533 that nobody holds: torchrun's is at port 41000" in finding.title
+    assert finding.prescriptions[0].change.startswith("leave MASTER_ADDR and MASTER_PORT")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from distdoctor.diagnosis.facts.timeline import Timeline, is_pairwise
 from distdoctor.diagnosis.finding import LIKELY, Confidence
@@ -22,6 +23,8 @@ from distdoctor.diagnosis.hang.program import (
     ExecutedStatements,
     Symbol,
     deviation,
+    deviations,
+    is_statement,
     issued_from,
     symbol,
 )
@@ -30,6 +33,7 @@ from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import Op
 
+MOST_WAITS = 64
 ANYBODY = -1  # whom a receive from anybody names
 LOOKED_BACK = 4096  # calls of a rank
 
@@ -45,7 +49,14 @@ def judge_ring(known: HangFacts, dead: Deadlock, confidence: Confidence) -> Inci
     at_ns = max(known.timeline(wait.call.rank).wall(wait.call.entered_ns) for wait in cycle)
     everybody = tuple(sorted({rank for ring in rings for wait in ring for rank in wait.ranks}))
     incident = Incident(IncidentKind.RING, everybody, at_ns, confidence, cycle=cycle, rings=rings, waiting=dead.dead)
-    return _strayed(known, incident) or _gone_on_alone(known, incident) or _left_out(known, incident) or incident
+    return (
+        _unsent(known, incident)
+        or _owed(known, incident, dead)
+        or _strayed(known, incident)
+        or _gone_on_alone(known, incident)
+        or _left_out(known, incident)
+        or incident
+    )
 
 
 def find_rings_in_dumps(known: HangFacts) -> Iterator[Incident]:
@@ -79,53 +90,88 @@ def _call_at(known: HangFacts, at: StuckCall) -> Call | None:
     return None
 
 
+def _unsent(known: HangFacts, incident: Incident) -> Incident | None:
+    """The incident, when one side of a ring of waits, and not the other, left out the end of a message that it used to come to
+    there, of which somebody else in the ring has the other end."""
+    owing: list[tuple[Wait, tuple[int, ...], Call, Call]] = []
+    for before, needed, _ in _needed(incident):
+        found = _left_out_message(known, needed[0], before.call)
+        if found is not None:
+            owing.append((before, needed, *found))
+    if len(owing) != 1:
+        return None
+    before, needed, odd, message = owing[0]
+    if _is_met_by_another(known, odd):
+        return None
+    # Clients of a server end when each has had enough, which tells nothing of the others.
+    alone = _alone(known, needed, before) if not _serves(known, needed[0]) else ()
+    ranks = alone or tuple(sorted({*needed, *before.ranks}))
+    return replace(
+        incident, kind=IncidentKind.UNSENT, ranks=ranks, is_tie=not alone, odd=odd, usual=before.call, left_out=message,
+        group=before.group, cycle=(), rings=(), waiting=(before,), sides=LIKELY,
+    )  # fmt: skip
+
+
+def _needed(incident: Incident) -> Iterator[tuple[Wait, tuple[int, ...], Wait]]:
+    """Of each wait of a ring: the one before, which waits for some of its ranks, these, and itself."""
+    for at, wait in enumerate(incident.cycle):
+        before = incident.cycle[at - 1]
+        needed = tuple(rank for rank in wait.ranks if rank in before.on)
+        if needed:
+            yield before, needed, wait
+
+
 def _strayed(known: HangFacts, incident: Incident) -> Incident | None:
     """The incident, when one side of a ring of waits left its own routine: it skipped a call that somebody else in the ring
     waits in, or made one that it never made before."""
-    off: list[tuple[Wait, Wait, tuple[int, ...], Call, Symbol]] = []
-    for at, wait in enumerate(incident.cycle):
-        before = incident.cycle[at - 1]  # waits for some of the ranks in `wait`
-        needed = tuple(rank for rank in wait.ranks if rank in before.on)
-        found = deviation(known.timeline(needed[0])) if needed else None
+    off: list[tuple[Wait, tuple[int, ...], Wait, Call, Symbol]] = []
+    for before, needed, wait in _needed(incident):
+        found = deviation(known.timeline(needed[0]))
         if found is not None:
-            off.append((wait, before, needed, *found))
+            off.append((before, needed, wait, *found))
     if len(off) != 1:
         return None
-    wait, before, needed, odd, expected = off[0]
+    before, needed, wait, odd, expected = off[0]
     if _is_met_by_another(known, odd):
         return None
+    strayed = replace(
+        incident, kind=IncidentKind.STRAYED, ranks=needed, odd=odd, usual=before.call, group=before.group, cycle=(), rings=(),
+        waiting=(before,), sides=LIKELY,  # only its habit tells
+    )  # fmt: skip
+    if _have_most_gone_on(known, odd, before):
+        group = known.facts.group_of(odd)
+        return replace(
+            strayed,
+            ranks=before.ranks,
+            odd=before.call,
+            usual=odd,
+            group=group,
+            waiting=(wait,),
+            departure=CallEdit(ADDED),
+        )
     past = ExecutedStatements.of(known.timeline(before.call.rank), before.call.seq)
     gap = past.distance(expected, symbol(odd)) if symbol(before.call) == expected else None
-    strayed = replace(
-        incident,
-        ranks=needed,
-        odd=odd,
-        usual=before.call,
-        group=before.group,
-        cycle=(),
-        rings=(),
-        waiting=(before,),
-    )
-    message = _last_message(known, expected, before.call, odd)
-    if message is not None:
-        alone = _alone(known, needed, before) if message.root != ANYBODY else ()  # clients end when each has had enough
-        ranks = alone or tuple(sorted({*needed, *before.ranks}))
-        return replace(strayed, kind=IncidentKind.UNSENT, ranks=ranks, is_tie=not alone, left_out=message, sides=LIKELY)
-    if _have_most_gone_on(known, odd, before):
-        return replace(
-            strayed, kind=IncidentKind.STRAYED, ranks=before.ranks, odd=before.call, usual=odd, waiting=(wait,),
-            group=known.facts.group_of(odd), departure=CallEdit(ADDED), sides=LIKELY,
-        )  # fmt: skip
-    departed = CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED)
     if not gap:
         strayed = replace(strayed, ranks=_that_added(known, odd) or needed)
-    strayed = replace(strayed, kind=IncidentKind.STRAYED, departure=departed, sides=LIKELY)  # only its habit tells
+    strayed = replace(strayed, departure=CallEdit(SKIPPED, gap) if gap else CallEdit(ADDED))
     strayed = replace(strayed, uneven=find_uneven_pass(known.uneven, strayed.ranks, strayed.at_ns))
     guard = find_guard(known.sources, odd, before.call, needed, before.ranks)
     if guard is not None:
         return put_under(strayed, *guard)
     # where all of them send, or all receive, that cannot end whatever they did before: a habit alone blames nobody
     return None if incident.is_one_way and any(wait.call == odd for wait in incident.cycle) else strayed
+
+
+def _owed(known: HangFacts, incident: Incident, dead: Deadlock) -> Incident | None:
+    """The incident, when somebody beside the ring waits for a message that one of the ring has left out, and this one for
+    somebody else as well: a server that owes an answer, and hears no one else any more."""
+    inside = [wait for wait in incident.cycle if is_pairwise(wait.call)]
+    for wait, before in product(inside, dead.dead[:MOST_WAITS]):
+        if is_pairwise(before.call) and {*wait.ranks} & {*before.on} and {*before.ranks} & {*wait.on}:
+            found = _unsent(known, replace(incident, cycle=(before, wait), rings=()))
+            if found is not None:
+                return found
+    return None
 
 
 def _have_most_gone_on(known: HangFacts, odd: Call, waits: Wait) -> bool:
@@ -168,8 +214,9 @@ def _has_changed(known: HangFacts, rank: int, waits: Wait) -> bool:
     found = deviation(known.timeline(rank))
     if found is None:
         return False
-    since = {symbol(call) for call in issued_from(known.timeline(rank), found[0].seq)}
-    return len(since) > 1 or not _waits_behind(known, rank, waits)
+    since = [symbol(call) for call in issued_from(known.timeline(rank), found[0].seq)]
+    is_in_loop = len({*since}) == 1 or since.count(since[-1]) > 1
+    return not (is_in_loop and _waits_behind(known, rank, waits))
 
 
 def _waits_behind(known: HangFacts, rank: int, waits: Wait) -> bool:
@@ -198,6 +245,20 @@ def _in_one_pipeline(known: HangFacts, rank: int) -> set[int]:
     return found & known.facts.timelines.keys()
 
 
+def _left_out_message(known: HangFacts, rank: int, waits: Call) -> tuple[Call, Call] | None:
+    """(what a rank did instead, the last message of the statement that it left out), where that is what another one waits for."""
+    for odd, expected in reversed(list(deviations(known.timeline(rank)))):
+        message = _last_message(known, expected, waits, odd)
+        if message is not None:
+            return odd, message
+    return None
+
+
+def _serves(known: HangFacts, rank: int) -> bool:
+    """Whether a rank receives from anybody."""
+    return any(lane[1:] == (ANYBODY, rank) for lane in known.pairs.receives)
+
+
 def _last_message(known: HangFacts, expected: Symbol, waits: Call, odd: Call) -> Call | None:
     """The last end of a message, by the statement `expected`, whose other ends are in the lane of what waits: of a receive the
     last send, of a send the last receive. None where that statement is no such end, or where a send stands in the place of a
@@ -211,7 +272,7 @@ def _last_message(known: HangFacts, expected: Symbol, waits: Call, odd: Call) ->
             return None
     else:
         return None
-    return next((call for call in reversed(ends) if symbol(call) == expected), None)
+    return next((call for call in reversed(ends) if is_statement(call, expected)), None)
 
 
 def _that_added(known: HangFacts, odd: Call) -> tuple[int, ...]:
