@@ -17,6 +17,7 @@ LONGEST_TURN = 16  # calls in one turn of an inner loop
 LAST_CALLS = 8  # in which a rank that waits now can have left its routine
 STEADY = 0.9  # a prediction counts when it was right so often in this rank's own past
 
+_NAMING = (Op.SEND, Op.RECV)
 Symbol = tuple[int, str, str, int, int, int, str]
 S = TypeVar("S", bound=Hashable)  # what tells one statement from another: a Symbol, or the way to a call
 
@@ -55,13 +56,13 @@ class ExecutedStatements(Generic[S]):
             return ExecutedStatements(())
         known: dict[tuple[int, ...], Symbol] = {}
         found = []
-        answers = bool((rows["op"] == int(Op.RECV_ANY)).any())  # then whoever was heard decides whom a send goes to
+        answers = bool((rows["op"] == int(Op.RECV_ANY)).any())  # then whoever was heard decides whom the next ones name
         names = ("signature", "site", "root", "op", "dtype", "shape", "flags")
         for row in rows:
             key = tuple(int(row[name]) for name in names)
             if key not in known:
                 one = timeline.log.call(row)
-                known[key] = symbol(replace(one, root=0) if answers and one.op is Op.SEND else one)
+                known[key] = symbol(replace(one, root=0) if answers and one.op in _NAMING else one)
             found.append(known[key])
         return ExecutedStatements(tuple(found))
 
@@ -156,7 +157,7 @@ def deviations(timeline: Timeline) -> Iterator[tuple[Call, Symbol]]:
 def is_statement(call: Call, expected: Symbol) -> bool:
     """Whether a call is the statement that was expected. Of one that answers whoever was heard the peer is not expected."""
     own = symbol(call)
-    return own == expected or (call.op is Op.SEND and expected == symbol(replace(call, root=0)))
+    return own == expected or (call.op in _NAMING and expected == symbol(replace(call, root=0)))
 
 
 SKIPPED, ADDED, SWAPPED, REPLACED, UNCLEAR = "skipped", "added", "swapped", "replaced", "unclear"
