@@ -49,6 +49,7 @@ def test_there_are_programs_of_all_families() -> None:
         "frost_stops",
         "hangs",
         "healthy_ways",
+        "hoar_late",
         "hoar_messages",
         "hoar_silent",
         "language_recipes",
