@@ -16,7 +16,7 @@ import torch
 import torch.library
 
 from distdoctor.probe.collectives.callers import waiting_backward
-from distdoctor.probe.collectives.stream import REDUCING, SIZED_BY_OUTPUT, CollectivesStream
+from distdoctor.probe.collectives.stream import BROADCAST, REDUCING, SIZED_BY_OUTPUT, CollectivesStream
 from distdoctor.recording.trace.layout import Op
 
 KEY = "BackendSelect"  # asked for every operator, above all devices; c10d has no kernel of its own there
@@ -78,7 +78,8 @@ def _kernel(stream: CollectivesStream, signature: Signature, operator: Any) -> C
 
     @stream.rank.guarded
     def note(arguments: tuple[Any, ...]) -> None:
-        group = stream.groups.get(torch.distributed.ProcessGroup.unbox(arguments[signature.group]).group_name)
+        pg = torch.distributed.ProcessGroup.unbox(arguments[signature.group])
+        group = stream.groups.get(pg.group_name)
         if group is None:
             return
         if not group.ranks:
@@ -93,6 +94,13 @@ def _kernel(stream: CollectivesStream, signature: Signature, operator: Any) -> C
             root = group.ranks[root]
         is_async = way.asynchronous(bool(_argument(arguments, signature.asynchronous, True)))
         tensors = _flat(arguments, sized)
+        if (
+            op == BROADCAST
+            and way.by_user
+            and len(tensors) == 1
+            and _argument(arguments, signature.root, -1) == pg.rank()
+        ):
+            stream.sent_again.look(tensors[0], way.site)
         reduce_op = way.reduce_op(inner) if op in REDUCING else 0
         stream.note(group, op, tensors, root, is_async, way, inner, reduce_op)
 

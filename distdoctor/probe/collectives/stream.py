@@ -201,7 +201,7 @@ class CollectivesStream:
         self.codes = Codes(trace)
         self.handles = Handles(rank, trace)
         self._dropped = self.handles.dead
-        self._sent_again = SentAgain(rank, trace)
+        self.sent_again = SentAgain(rank, trace)
 
     def note(
         self,
@@ -296,7 +296,7 @@ class CollectivesStream:
         names: Mapping[str, Any] = torch._C._distributed_c10d.HookOpName.__members__
         ops = {int(member): int(OP_OF_HOOK.get(word, Op.UNKNOWN)) for word, member in names.items()}
 
-        modules, sent_again, mine = sys.modules, self._sent_again.look, pg.rank()
+        modules, sent_again, mine = sys.modules, self.sent_again.look, pg.rank()
 
         def before(args: Any) -> None:
             if rank.silent:
