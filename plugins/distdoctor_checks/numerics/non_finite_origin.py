@@ -13,13 +13,15 @@ What to do       Check that rank's batch of that step first, then the layer: log
                  fp16 without a scaler, an empty mask in a softmax.
 When it is fine  Overflows that GradScaler skips are not reported. If the job itself skips such a step, and every rank steps
                  with finite gradients and losses afterwards, it is a note; so it is where the optimizer itself leaves it out, and
-                 of one of several trainings of a process (a search over learning rates) behind which two more were finite.
+                 of one of several trainings of a process (a search over learning rates) of which four, or the last two,
+                 stayed finite.
 Source           torch.amp.GradScaler; torch.autograd.detect_anomaly names the operation at 20-160 % cost.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -33,6 +35,9 @@ from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.trace.events import NonFinite
 from distdoctor.recording.trace.layout import DigestFlag
 
+# Trainings of one process that stayed finite, by which another one is of a search: behind it, and in all (a training in stages
+# has two or three).
+LATER, TRAININGS = 2, 4
 # What is noted besides the loss: how the title says it, and why it is the first.
 _WHERE = {
     "output": ("the first non-finite value came out of", "everything before that layer was finite"),
@@ -82,7 +87,7 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
         yield _left_out(found)
     elif broken and all(_is_one_of_many(gradients.ranks[rank].updates, broken) for rank, _ in first):
         yield replace(
-            found, severity=NOTE, title=f"{found.title}; it was one of several trainings, and later ones were finite"
+            found, severity=NOTE, title=f"{found.title}; it was one of several trainings, and others were finite"
         )
     else:
         yield _after_divergence(found, gradients, when[0])
@@ -107,13 +112,19 @@ def _loss_is_gone(own: Sequence[Update], after: Sequence[Update]) -> bool:
 
 
 def _is_one_of_many(own: Sequence[Update], broken: Sequence[Update]) -> bool:
-    """Whether the training that this rank lost was one of several, as of a search over learning rates: since its last step
-    two more optimizers at least have stepped, which came after its own, and nothing of them is NaN or infinite."""
+    """Whether what this rank lost were some of several trainings, as of a search over learning rates: since their last step two
+    more optimizers at least have stepped, or so many in all before and after, of which nothing is NaN or infinite."""
     lost = {one.optimizer for one in broken if one.rank == own[0].rank}
-    ended = max((one.at_ns for one in own if one.optimizer in lost), default=0)
-    later = [one for one in own if lost and one.optimizer > max(lost) and one.at_ns > ended and one.digested]
-    finite = all(not one.number("non_finite") and math.isfinite(one.value("loss")) for one in later if one.step)
-    return finite and len({one.optimizer for one in later}) > 1
+    times = [one.at_ns for one in own if one.optimizer in lost]
+    trainings: dict[int, list[Update]] = defaultdict(list)
+    for one in own:
+        if one.digested and one.optimizer not in lost:
+            trainings[one.optimizer].append(one)
+    kept = [steps for steps in trainings.values() if not any(one.number("non_finite") for one in steps)]
+    kept = [steps for steps in kept if all(math.isfinite(one.value("loss")) for one in steps if one.step)]
+    after = [steps for steps in kept if times and steps[0].at_ns > max(times)]
+    before = [steps for steps in kept if times and steps[-1].at_ns < min(times)]
+    return len(after) >= LATER or len(before) + len(after) >= TRAININGS
 
 
 def _left_out(finding: Finding) -> Finding:
