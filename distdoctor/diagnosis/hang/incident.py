@@ -53,9 +53,7 @@ class Incident:
     rings: tuple[tuple[Wait, ...], ...] = ()  # the cycle, and those of other ranks in the same lines
     silence: IdleTime | None = None
     pair: tuple[Call, Call] | None = None
-    left_out: Call | None = (
-        None  # of an UNSENT one: the last end of a message by the statement that was left out this time
-    )
+    left_out: Call | None = None  # of an UNSENT one: the last end of a message by the statement that was left out
     crossed: tuple[Call, Call] | None = None  # two calls of one rank on the group, of two threads at the same time
     lost_sends: int = 0  # of an UNRECEIVED one: how many, `odd` the first of them
     is_tie: bool = False

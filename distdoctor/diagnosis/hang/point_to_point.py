@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from distdoctor.diagnosis.facts.collectives import Collectives
@@ -22,6 +22,7 @@ class Pairs:
     facts: Collectives
     sends: dict[Lane, list[Call]]
     receives: dict[Lane, list[Call]]
+    _spare: dict[tuple[str, int], bool] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, facts: Collectives) -> Pairs:
@@ -86,6 +87,12 @@ class Pairs:
 
     def _may_be_taken(self, call: Call) -> bool:
         """Whether a rank that receives from anybody has posted a receive which no send that came back has taken."""
+        key = call.group, call.root
+        if key not in self._spare:
+            self._spare[key] = self._has_spare(call)
+        return self._spare[key]
+
+    def _has_spare(self, call: Call) -> bool:
         lanes = [one for one in {*self.sends, *self.receives} if one[0] == call.group and one[2] == call.root]
         sent = [one for lane in lanes for one in self.sends.get(lane, [])]
         posted = [one for lane in lanes for one in self.receives.get(lane, [])]

@@ -89,7 +89,8 @@ def _nobody_holds(inside: list[InitCall]) -> Misfit | None:
     text = f"{'wait' if len(ranks) > 1 else 'waits'} for a store at {first.address} that nobody holds: torchrun's is at port "
     text += str(first.launchers_port)
     if len(there) < len(inside):
-        text += f", where {named(call.process for call in inside if not call.launchers_port)} met it"
+        others = [call.process for call in inside if not call.launchers_port]
+        text += f", where {named(others)} {'wait' if len(others) > 1 else 'waits'}"
     if 0 < first.launched < first.size:  # the script starts its ranks itself
         change = "start the script without torchrun: it starts its ranks itself (`distdoctor run -- python SCRIPT`)"
     else:
