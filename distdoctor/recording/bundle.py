@@ -40,7 +40,7 @@ from distdoctor.recording.row_columns import Section, columns_of, read_sections,
 from distdoctor.recording.sampler_order import left_out, put_back, require_foretold
 from distdoctor.recording.seen_live import SeenLive
 from distdoctor.recording.stacks import Stacks
-from distdoctor.recording.trace.layout import STREAMS, TensorFlag
+from distdoctor.recording.trace.layout import MOST_RANKS, STREAMS, TensorFlag
 from distdoctor.recording.trace.process_key import ProcessKey
 from distdoctor.recording.trace.reader import Rows
 
@@ -270,6 +270,7 @@ def unpack(
             raise ValueError(f"it is cut off, or larger than {LARGEST_BYTES >> 20} MiB")
         require_few_values(raw)
         found = msgspec.msgpack.decode(raw, type=_Bundle)
+        _require_ranks_of_a_job(found)
         if piece is not None and version == APART:
             _join(found, piece, alike)
         sections = (section for one in found.ranks for section in one.sections.values())
@@ -292,6 +293,16 @@ def unpack(
         stacks=found.stacks,
         seen_live=found.seen_live,
     )
+
+
+def _require_ranks_of_a_job(found: _Bundle) -> None:
+    """ValueError: a number that is no rank's; whoever lists those that are missing would fill the memory with them."""
+    numbers = {found.job.world_size, *found.job.ends, *found.job.started}
+    numbers |= {one.rank for one in found.ranks} | {one.rank for one in found.troubles}
+    if found.stacks is not None:
+        numbers |= {*found.stacks.ranks, *found.stacks.elsewhere}
+    if max(numbers) > MOST_RANKS:
+        raise ValueError(f"it names rank {max(numbers)}, and no job has more than {MOST_RANKS}")
 
 
 def _rows(bundle: _Bundle, version: int) -> list[dict[str, Rows]]:

@@ -279,3 +279,11 @@ def test_a_damaged_bundle_is_said_to_be_damaged(damage: str) -> None:
 
     with pytest.raises(UnreadableRecording):
         unpack(bytes(data), "host.ddb")
+
+
+def test_a_bundle_that_names_more_ranks_than_a_job_has_is_damaged_and_fills_no_memory() -> None:
+    whole = recording(ranks=2).collective("all_reduce", [8], site="train.py:20 main").live()
+    named = replace(whole, job=replace(whole.job, world_size=10**8))
+
+    with pytest.raises(UnreadableRecording, match="names rank 100000000, and no job has more"):
+        unpack(pack(named), "host")
