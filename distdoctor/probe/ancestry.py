@@ -31,12 +31,14 @@ def is_in_a_job_of_a_rank(variable: str) -> bool:
 
 
 def as_launched(variable: str) -> dict[str, str]:
-    """The environment with which a launcher that sets this variable started the rank: this process, or the one above it from
-    which it comes. What a script sets in its own is not in it. {}: no launcher set it."""
-    found: dict[str, str] = {}
-    for pid in ("self", *map(str, ancestors())):
-        theirs = _environment(pid)
-        if variable not in theirs:
+    """The environment with which a launcher started the rank: this process, or the one above it from which it comes, told by a
+    variable that the launcher gives each rank another value of. What a script sets in its own is not in it. {}: none set it."""
+    found = mine = _environment("self")
+    if not mine.get(variable):
+        return {}
+    for pid in ancestors():
+        theirs = _environment(str(pid))
+        if theirs.get(variable) != mine[variable]:
             break
         found = theirs
     return found

@@ -31,6 +31,9 @@ from distdoctor.recording.trace.events import InitBegun, InitDone
 from distdoctor.recording.trace.probe_settings import VARIABLE, ProbeSettings, read_settings
 
 _AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": torchrun's agent holds the store at MASTER_PORT for its ranks
+_OF_ONE_RANK = (
+    "TORCHELASTIC_ERROR_FILE"  # a file of its own for each rank, which torchrun's agent names (torch 2.11-2.15)
+)
 _rank: Rank | None = None
 
 
@@ -267,7 +270,7 @@ def _launchers_store(place: str) -> tuple[int, int]:
     nobody holds one, for each of them only asks. 0 for the port where that is not so."""
     import torch.distributed.rendezvous as rendezvous
 
-    hers = as_launched(_AGENTS_STORE)
+    hers = as_launched(_OF_ONE_RANK)
     port, ranks = hers.get("MASTER_PORT", ""), hers.get("WORLD_SIZE", "")
     launched = int(ranks) if ranks.isdecimal() else 0
     if os.environ.get(_AGENTS_STORE) != "True" or not port.isdecimal() or not place or place.endswith(f":{port}"):

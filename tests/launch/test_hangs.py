@@ -102,7 +102,8 @@ def test_a_script_that_starts_its_ranks_itself_trains_without_torchrun(distdocto
 
     done = distdoctor("run", "--", "python", "train.py")
 
-    assert (done.code, done.document["findings"] if done.out.startswith("{") else []) == (0, []), done.err
+    assert done.code == 0, done.err
+    assert "2 ranks, 0 steps" in done.out + done.err
     assert "healthy" in done.out + done.err
 
 

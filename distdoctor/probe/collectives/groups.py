@@ -23,8 +23,9 @@ def install(rank: Rank, trace: TraceWriter) -> None:
 
     @rank.guarded
     def listen(pg: Any, ranks: tuple[int, ...]) -> None:
-        name = c10d._world.pg_names.get(pg, "")
-        backend = str(c10d._world.pg_map[pg][0])
+        if pg not in c10d._world.pg_map:  # of somebody who calls that function himself
+            return
+        name, backend = c10d._world.pg_names.get(pg, ""), str(c10d._world.pg_map[pg][0])
         stream.attach(pg, name, ranks, backend)
         stream.handles.lay_where_likely()
         trace.note(NewGroupDone(tuple(ranks), name))

@@ -85,7 +85,7 @@ def examine(gradients: Gradients) -> Iterator[Finding]:
     found = _from_events(first, gradients)
     if spared:
         yield _left_out(found)
-    elif broken and all(_is_one_of_many(gradients.ranks[rank].updates, broken) for rank, _ in first):
+    elif broken and all(_is_one_of_many(rank, gradients, broken) for rank, _ in first):
         yield replace(
             found, severity=NOTE, title=f"{found.title}; it was one of several trainings, and others were finite"
         )
@@ -111,10 +111,10 @@ def _loss_is_gone(own: Sequence[Update], after: Sequence[Update]) -> bool:
     return are_gone and any(math.isfinite(one.value("loss")) for one in own)
 
 
-def _is_one_of_many(own: Sequence[Update], broken: Sequence[Update]) -> bool:
-    """Whether what this rank lost were some of several trainings, as of a search over learning rates: since their last step two
+def _is_one_of_many(rank: int, gradients: Gradients, broken: Sequence[Update]) -> bool:
+    """Whether what a rank lost were some of several trainings, as of a search over learning rates: since their last step two
     more optimizers at least have stepped, or so many in all before and after, of which nothing is NaN or infinite."""
-    lost = {one.optimizer for one in broken if one.rank == own[0].rank}
+    own, lost = gradients.ranks[rank].updates, {one.optimizer for one in broken if one.rank == rank}
     times = [one.at_ns for one in own if one.optimizer in lost]
     trainings: dict[int, list[Update]] = defaultdict(list)
     for one in own:
