@@ -12,7 +12,8 @@ from distdoctor.diagnosis.hang.alignment import elements, reads_the_same
 from distdoctor.recording.recording import Call
 from distdoctor.recording.trace.layout import Op
 
-Lane = tuple[str, int, int]  # group, sender, receiver; the receiver's receives from anybody have sender -1
+Lane = tuple[str, int, int]  # group, sender, receiver
+ANYBODY = -1  # the sender of a receive that names none
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Pairs:
             return ()
         mine = self.sends[call.group, call.rank, call.root]
         taken = self.receives.get((call.group, call.rank, call.root), [])
-        if (call.group, -1, call.root) in self.receives:
+        if (call.group, ANYBODY, call.root) in self.receives:
             return () if self._may_be_taken(call) else (call.root,)
         if len({c.tag for c in (*taken, *mine)}) <= 1:
             return (call.root,) if max((c.number for c in taken), default=0) < call.number else ()
@@ -129,7 +130,7 @@ class Pairs:
             return
         for lane, sent in self.sends.items():
             received = self.receives.get(lane, [])
-            if (lane[0], -1, lane[2]) in self.receives:
+            if (lane[0], ANYBODY, lane[2]) in self.receives:
                 continue
             for tag in {call.tag for call in sent}:
                 pairs = zip([c for c in sent if c.tag == tag], [c for c in received if c.tag == tag], strict=False)

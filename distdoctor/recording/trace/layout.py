@@ -105,10 +105,7 @@ CALL = Record(
         ("nbytes", "Q"),
         ("signature", "Q"),  # digest of what must agree between the members, see `signature_words`
         ("prefix", "Q"),  # running digest of the signatures 1..number of this group
-        (
-            "site_prefix",
-            "Q",
-        ),  # running digest of the call sites 1..number; point to point: the digest of its own call site
+        ("site_prefix", "Q"),  # running digest of the call sites 1..number; point to point: of its own one
         ("step", "I"),
         ("group", "I"),  # text id of the group's key
         ("shape", "I"),  # text id

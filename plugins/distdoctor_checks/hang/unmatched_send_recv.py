@@ -38,7 +38,6 @@ from distdoctor.recording.trace.layout import Op
 from distdoctor.testing import recording
 
 _COUNTED = ": work the number out in one way for both"
-_SENDS, _RECEIVES = ("sends", "sent"), ("receives", "received")
 
 
 @check(
@@ -137,7 +136,7 @@ def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
     assert last is not None
     assert instead is not None
     expects_more = waits.rank in incident.ranks and not incident.is_tie
-    (does, did), (other, _) = (_SENDS, _RECEIVES)[:: 1 if last.op is Op.SEND else -1]
+    does, did, other = ("sends", "sent", "receives") if last.op is Op.SEND else ("receives", "received", "sends")
     went_on = f"rank {last.rank} went on to {at(instead.site)}, where in the rounds before it always {did} once more"
     went_on += f" at {at(last.site)}"
     lasts = Place(last.site, (last.rank,), f"{pairwise(last)} was its last one")
@@ -148,12 +147,10 @@ def _one_too_few(verdict: Verdict, incident: Incident) -> Finding:
             f"{does[:-1]} in `{incident.decision.test}` ({at(incident.decision.site)}) as well, or let the error out: "
         )
         change += f"rank {waits.rank} {other} also for what has failed"
-    why = f"{went_on}; rank {waits.rank} {other} as often as before"
+    why = f"{went_on}; rank {waits.rank} still {other}"
     if expects_more:
         title = f"rank {waits.rank} {other} one message more than rank {last.rank} {does}: {short(waits)} waits for it"
-        why = (
-            f"{went_on}, and the others left their round as it did; rank {waits.rank} alone {other} as often as before"
-        )
+        why = f"{went_on}, and the others left their round as it did; rank {waits.rank} still {other}"
         change = f"{other[:-1]} as often at {at(waits.site)} as rank {last.rank} {does} at {at(last.site)}{_COUNTED}"
     elif incident.is_tie:
         title = f"rank {last.rank} {does} one message fewer than rank {waits.rank} {other}: {short(waits)} waits for it"

@@ -6,9 +6,9 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import LIKELY, Finding
+from distdoctor.diagnosis.hang.point_to_point import ANYBODY
 from distdoctor.testing import Script, recording
 
-ANYBODY = -1
 CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 SCHEDULE = """\
 import torch.distributed as dist

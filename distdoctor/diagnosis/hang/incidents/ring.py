@@ -15,6 +15,7 @@ from distdoctor.diagnosis.hang.hang_facts import HangFacts
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.incidents.guarding import find_guard, put_under
 from distdoctor.diagnosis.hang.kinds import IncidentKind
+from distdoctor.diagnosis.hang.point_to_point import ANYBODY
 from distdoctor.diagnosis.hang.program import (
     ADDED,
     SKIPPED,
@@ -33,8 +34,7 @@ from distdoctor.diagnosis.hang.wait_for import Deadlock, Wait
 from distdoctor.recording.recording import Call, SourceLine
 from distdoctor.recording.trace.layout import Op
 
-MOST_WAITS = 64
-ANYBODY = -1  # whom a receive from anybody names
+MOST_WAITS = 64  # beside a ring, that are looked at
 LOOKED_BACK = 4096  # calls of a rank
 
 

@@ -50,17 +50,15 @@ def nobody_answers(standstill: Stall) -> bool:
     """Whether every rank of the job still looks for the store, long after a start: whoever is to hold it holds another one, or
     cannot be reached."""
     standings = list(standstill.standings.values())
-    inside = all(s.process is not None and s.process.main is not None for s in standings) and all(
-        s.doing is Activity.INIT and s.process.main.inside("torch/distributed/rendezvous.py", _MAKES_STORE)  # type: ignore[union-attr]
-        for s in standings
-    )
-    return (
-        len(standings) > 1
-        and inside
-        and not standstill.stacks.elsewhere
-        and not any(s.process is not None and s.process.copied for s in standings)
-        and _waited_enough(standings, [], standstill)
-    )
+    whole = len(standings) > 1 and not standstill.stacks.elsewhere
+    return whole and all(map(_looks_for_store, standings)) and _waited_enough(standings, [], standstill)
+
+
+def _looks_for_store(standing: RankActivity) -> bool:
+    process = standing.process
+    if standing.doing is not Activity.INIT or process is None or process.main is None or process.copied:
+        return False
+    return process.main.inside("torch/distributed/rendezvous.py", _MAKES_STORE) is not None
 
 
 def _without_a_store(came: list[RankActivity], standstill: Stall) -> Finding:
