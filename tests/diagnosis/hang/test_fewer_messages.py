@@ -249,3 +249,17 @@ def test_who_alone_takes_another_turn_of_exchanges_is_the_odd_one() -> None:
     (finding,) = examine(script.live(rendezvous=True), CHECKS, live=True).findings
 
     assert (finding.ranks, finding.confidence) == ((2,), LIKELY), finding.title
+
+
+def test_others_who_come_to_a_collective_by_routine_say_nothing_against_who_waits_for_a_message() -> None:
+    """One rank left out a send; only whoever waits for it is held up."""
+    script = recording(ranks=4)
+    for turn in range(6):
+        if turn < 5:
+            script.send(0, 1, [8], site="train.py:20 main")
+        script.recv(1, 0, [8], site="train.py:21 main")
+        script.collective("all_reduce", [64], site="train.py:30 main").step()
+
+    (finding,) = examine(script.live(), CHECKS, live=True).findings
+
+    assert 0 in finding.ranks, finding.title

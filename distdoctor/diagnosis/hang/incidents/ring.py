@@ -175,13 +175,17 @@ def _owed(known: HangFacts, incident: Incident, dead: Deadlock) -> Incident | No
 
 
 def _have_most_gone_on(known: HangFacts, odd: Call, waits: Wait) -> bool:
-    """Whether all but those who wait for a message have come to the collective at which it is not sent or received: they alone
-    have taken another turn."""
+    """Whether all but those who wait for a message have come to the collective at which it is not sent or received, and most of
+    them left their routine for it: these alone have taken another turn. Who comes there by routine tells nothing."""
     group = known.facts.group_of(odd) if not is_pairwise(odd) else None
     if group is None or group.unseen or _serves(known, odd.rank):  # one client may be forgotten, whatever the others do
         return False
     missing = {rank for rank, track in group.tracks.items() if track.count < odd.number}
-    return missing == {*waits.ranks} and 2 * len(missing) < len(group.members)
+    if missing != {*waits.ranks}:
+        return False
+    parted = [deviation(known.timeline(rank)) for rank in group.members if rank not in missing]
+    left = sum(one is not None and (one[0].group, one[0].number) == (odd.group, odd.number) for one in parted)
+    return 2 * left > len(group.members)
 
 
 def _is_met_by_another(known: HangFacts, odd: Call) -> bool:
