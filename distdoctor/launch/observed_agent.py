@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import logging
 import signal
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +14,8 @@ from typing import Any, Protocol
 from distdoctor.errors import DoctorError
 from distdoctor.launch.environment import environment
 from distdoctor.launch.rendezvous import Rendezvous
+
+DEFAULT_PORT = 29500  # of torchrun's parser before torch 2.14, which then has none
 
 
 class AgentObserver(Protocol):
@@ -60,6 +63,7 @@ def run_agent(arguments: argparse.Namespace, observer: AgentObserver, rendezvous
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 
+    _avoid_a_taken_port(arguments)
     before = {
         number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     }
@@ -85,6 +89,20 @@ def run_agent(arguments: argparse.Namespace, observer: AgentObserver, rendezvous
         for number, handler in before.items():
             signal.signal(number, handler)
     return AgentEnd(0)
+
+
+def _avoid_a_taken_port(arguments: argparse.Namespace) -> None:
+    """Torch before 2.14 gives each job of one host the same port, which an earlier job of this process may still hold. Where it
+    is taken and nobody has asked for it, the job gets a free one, as newer versions give it."""
+    asked = arguments.rdzv_backend != "static" or arguments.rdzv_endpoint or arguments.master_port != DEFAULT_PORT
+    if asked or arguments.standalone or str(arguments.nnodes) not in ("1", "1:1"):
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("", DEFAULT_PORT))
+        except OSError:
+            arguments.standalone = True
 
 
 @contextlib.contextmanager

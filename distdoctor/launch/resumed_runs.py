@@ -13,12 +13,16 @@ from distdoctor.launch.side_by_side import _end, _reason, leaving_by_signals
 from distdoctor.recording.trace.probe_settings import ProbeSettings
 
 STREAMS = frozenset({"collectives", "progress", "samples"})  # what the comparison of the data needs
+_RENDEZVOUS = ("--rdzv", "--master", "--nnodes", "--node", "--standalone")  # how the options begin that settle it
 BEFORE, AFTER = "interrupted", "resumed"  # folders within the run folder
 
 
 def torchrun(options: Sequence[str], script: Sequence[str]) -> list[str]:
-    """The command line of torch's own launcher."""
-    return [sys.executable, "-m", "torch.distributed.run", *options, *script]
+    """The command line of torch's own launcher. Where nothing is asked about the rendezvous it takes a free port, which before
+    torch 2.14 it does only when told to: ours may still hold the usual one."""
+    asked = any(option.startswith(_RENDEZVOUS) for option in options)
+    standalone = [] if asked else ["--standalone"]
+    return [sys.executable, "-m", "torch.distributed.run", *standalone, *options, *script]
 
 
 def run(
