@@ -442,6 +442,16 @@ def test_a_stream_that_is_the_same_on_every_rank_is_found(workers: int) -> None:
     assert finding.evidence["batches_compared"] == 12
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_that_every_rank_reads_whole_in_an_order_of_its_own_is_found(workers: int) -> None:
+    recording, handed = jobs.watched(jobs.buffered_stream, workers=workers)
+    assert sorted(handed[0][0]) == sorted(handed[1][0])
+    assert handed[0][0] != handed[1][0]
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.severity, finding.confidence) == ("DD306", (0, 1), WARNING, LIKELY)
+    assert finding.places[0].role == "deals out to workers, not to ranks: `list(range(12))[worker::workers]`"
+
+
 def test_a_worker_that_yields_what_a_worker_of_another_rank_does_is_found() -> None:
     recording, handed = jobs.watched(jobs.seeded_streams, how="sum")
     finding = only(recording)
@@ -557,6 +567,8 @@ HEALTHY = [
     (jobs.own_data, {}),
     (jobs.zipped, {}),
     (jobs.streaming, {}),
+    (jobs.buffered_stream, {"by_rank": True}),
+    (jobs.buffered_stream, {"by_rank": True, "workers": 2}),
     (jobs.in_neighbourhoods, {"told": True}),
     (jobs.in_neighbourhoods, {"told": False, "mixes": False}),
     (jobs.counted_stream, {"persistent": False}),

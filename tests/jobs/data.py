@@ -1040,6 +1040,36 @@ def shuffled_shares(rank: int, world_size: int, *, own: bool = True) -> Handed:
     return [Trainer().epoch(DataLoader(ShuffledShares(rank, world_size, own), batch_size=5))]
 
 
+class BufferedStream(IterableDataset[torch.Tensor]):
+    """Files that are dealt out to workers; each rank shuffles in its own way."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.own = random.Random(11 + rank)
+
+    def files(self, worker: int, workers: int) -> list[int]:
+        return list(range(12))[worker::workers]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        files = self.files(*(info.id, info.num_workers) if info else (0, 1))
+        rows = [file * 40 + row for file in files for row in range(40)]
+        self.own.shuffle(rows)
+        return (torch.tensor([float(row)]) for row in rows)
+
+
+class BufferedShares(BufferedStream):
+    def files(self, worker: int, workers: int) -> list[int]:
+        return list(range(12))[self.rank * workers + worker :: self.world_size * workers]
+
+
+def buffered_stream(rank: int, world_size: int, *, by_rank: bool = False, workers: int = 0) -> Handed:
+    data = (BufferedShares if by_rank else BufferedStream)(rank, world_size)
+    loader = DataLoader(data, batch_size=20, num_workers=workers)
+    trainer = Trainer()
+    return [trainer.epoch(loader) for _epoch in range(2)]
+
+
 class ShuffledFiles(IterableDataset[torch.Tensor]):
     """Twelve files of `rows` rows, dealt out whole; a rank reads the rows of each of its files in an order of its own."""
 

@@ -116,6 +116,36 @@ class Branching(Net):
         return scores
 
 
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 10))
+
+    def predict(self, features: Tensor) -> Tensor:
+        scores: Tensor = self.layers(features)
+        return scores
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.predict(features)
+
+
+def head_with_a_wrapper_of_its_own(rank: int, world_size: int, *, past: bool = True, in_turn: bool = False) -> str:
+    """One optimizer for a body and a head, each wrapped by itself. `in_turn`: a step of it trains one of both."""
+    body, head = DistributedDataParallel(Net()), DistributedDataParallel(Head())
+    batches, optimizer = Batches(rank), torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1)
+    for step in range(STEPS):
+        inputs, labels = batches.next()
+        if in_turn:
+            scores = head(inputs[:, :10]) if step % 2 else body(inputs)
+        else:
+            features = body(inputs)
+            scores = head.module.predict(features) if past else head(features)  # not through the second wrapper
+        optimizer.zero_grad(set_to_none=not in_turn)
+        cross_entropy(scores, labels).backward()
+        optimizer.step()
+    return digest_of_training(body) + digest_of_training(head)
+
+
 def branch_by_rank(rank: int, world_size: int, *, zeros: bool = False, since: int = 1) -> str:
     model, step = Branching(), 1
     optimizer, batches = adam(model), Batches(rank)

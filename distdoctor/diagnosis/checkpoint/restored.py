@@ -37,6 +37,9 @@ LEAST_GAP = 0.01  # of a learning rate: below it, one step of a schedule may lie
 LEAST_STEPS = 2  # of a schedule
 LEAST_LOOKS = 3  # in which ranks differ in what each keeps for itself
 TWICE = 1.5  # times the step at which it was saved: it was restored, and then stepped up to there once more
+# Schedules that work out the rate from their counter alone. Others change the rate that they find, and tell nothing by it.
+BY_COUNTER = frozenset({"LambdaLR", "OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts"})
+NEARER = 4  # times as near to the rate that was saved as to that of the first start
 LEAST_SAVED = 4  # steps, beyond which one more step of a schedule that counts samples doubles nothing
 
 
@@ -111,7 +114,8 @@ class Restored:
             read = {event.path for event in loads if not event.step}  # later it reads what it has written itself
             found, misplaced = _continued(starts, moments, _Starts(before), read), misplaced_shards(starts, before)
             if found or misplaced:
-                return cls(found, misplaced)
+                logs = recording.ranks
+                return cls({rank: _as_it_went_on(one, logs.get(rank)) for rank, one in found.items()}, misplaced)
         own = [one for one in recording.states if one.attempt == attempt]
         again = {one.rank: one for one in own if one.document.when == AGAIN}
         if not (starts and moments) and not again:
@@ -179,6 +183,23 @@ def _continued(
             compared = _compared(rank, start, save, initial.of(save, rank))
             found[rank] = replace(compared, of_others=tuple(_of_others(start, best.saves, starts, initial)))
     return found
+
+
+def _as_it_went_on(one: Continuation, log: RankTrace | None) -> Continuation:
+    """Without a schedule that begins anew and counts on from where the other was: `lambda step: rate(done + step)`."""
+    pieces = tuple(piece for piece in one.pieces if piece.kind != SCHEDULE or not _counts_on(piece, one, log))
+    return replace(one, pieces=pieces)
+
+
+def _counts_on(piece: Piece, one: Continuation, log: RankTrace | None) -> bool:
+    """Whether the rate, once this run's schedule has set it, is about what it was in the save, and not what it was at first."""
+    if log is None or one.initial is None or one.start.document.schedule not in BY_COUNTER:
+        return False
+    number = piece.names[0].partition(" ")[2]
+    now, then, first = (each.document.numbers.get(f"{LR} {number}") for each in (one.start, one.save, one.initial))
+    rates = [float(row["lr"]) for row in log.rows("updates") if row["step"] and str(int(row["optimizer"])) == number]
+    moved = next((rate for rate in rates if rate != now), None)
+    return None not in (then, first, moved) and abs(moved - then) * NEARER < abs(moved - first)  # type: ignore[operator]
 
 
 def _loaded_an_optimizer(log: RankTrace | None, again: StateSnapshot, own: list[StateSnapshot]) -> bool:

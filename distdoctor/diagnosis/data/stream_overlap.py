@@ -12,13 +12,15 @@ from typing import Self
 import numpy as np
 
 from distdoctor.diagnosis.data.samples import Indices, LoaderPass, SampleOrders, Together, thinned
-from distdoctor.diagnosis.facts.replicas import Replicas
+from distdoctor.diagnosis.facts.replicas import Replicas, ReplicaSet
 from distdoctor.diagnosis.source.stream_shares import StreamShare, stream_share
 from distdoctor.recording.trace.layout import PassFlag
 
 LEAST_SHARED = 8  # fingerprints in all passes of a loader: 256 bits of agreement
 LEAST_OF_RANKS = 1  # where the source shows that each rank shuffles by a seed of its own before it takes its share
 LEAST_PART = 16  # one in so many of them
+# Samples that came to two ranks, of those that could have, where both have read all of it: the ends of passes are not compared.
+WHOLE, LEAST_OF_WHOLE = 0.8, 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,46 @@ class SharedStream:
 def shared_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[str, str]) -> Iterator[SharedStream]:
     """One per loader of which whole training passes overlap. A pass in which a sample comes twice proves nothing: the data
     may hold it twice, or draw with replacement."""
+    for _, sets in _read_to_the_end(orders, replicas):
+        one, found = sets[0].one, _Compared.of(sets)
+        differ = found.is_without_repeats and not all(map(_is_one_stream, sets))
+        share = stream_share(sources, one.data.name, one.made_line) if differ and found.shared_pairs(1) else None
+        if share is not None:
+            alone = share.by_rank and found.by_batches
+            pairs = found.shared_pairs(LEAST_OF_RANKS if alone else LEAST_SHARED)
+            if pairs:
+                yield _shared(sets, share, found, pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class WholeStream:
+    """Every rank has read the same samples of iterable data to their end, each in an order of its own. `shared`: by the two
+    ranks that share the fewest; one in `one_in` was compared."""
+
+    passes: Together
+    replicas: ReplicaSet
+    shared: int
+    one_in: int
+
+
+def whole_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[str, str]) -> Iterator[WholeStream]:
+    """One per loader whose training passes hold the same samples on all ranks, where the source deals nothing out by rank."""
+    for known, sets in _read_to_the_end(orders, replicas):
+        one, found = sets[0].one, _Compared.of(sets)
+        streams = all(map(_is_whole_stream, (each for together in sets for each in together.passes.values())))
+        if not streams or found.by_batches or not found.is_without_repeats or any(map(_is_one_stream, sets)):
+            continue
+        pairs = found.shared_pairs(LEAST_OF_WHOLE, WHOLE)
+        ranks = sets[0].ranks
+        if (
+            len(pairs) == len(ranks) * (len(ranks) - 1) // 2
+            and stream_share(sources, one.data.name, one.made_line) is None
+        ):
+            yield WholeStream(sets[0], known, min(pairs.values()), found.one_in)
+
+
+def _read_to_the_end(orders: SampleOrders, replicas: Replicas) -> Iterator[tuple[ReplicaSet, list[Together]]]:
+    """The training passes of each loader that replicas have read to their end, where its samples can be told by their content."""
     for known in replicas.sets:
         by_loader: dict[tuple[str, str], list[Together]] = defaultdict(list)
         for together in orders.together():
@@ -66,15 +108,7 @@ def shared_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[st
                 and (all(map(_is_whole_stream, every)) or _have_data_of_their_own(passes))
             ):
                 by_loader[str(passes.one.made_line), passes.one.data.name].append(passes)
-        for sets in by_loader.values():
-            one, found = sets[0].one, _Compared.of(sets)
-            differ = found.is_without_repeats and not all(map(_is_one_stream, sets))
-            share = stream_share(sources, one.data.name, one.made_line) if differ and found.shared_pairs(1) else None
-            if share is not None:
-                alone = share.by_rank and found.by_batches
-                pairs = found.shared_pairs(LEAST_OF_RANKS if alone else LEAST_SHARED)
-                if pairs:
-                    yield _shared(sets, share, found, pairs)
+        yield from ((known, sets) for sets in by_loader.values())
 
 
 def _is_whole_stream(one: LoaderPass) -> bool:
@@ -122,18 +156,16 @@ class _Compared:
     def is_without_repeats(self) -> bool:
         return all(len(one) == len(np.unique(one)) for by_rank in self.read for one in by_rank.values())
 
-    def shared_pairs(self, least: int) -> dict[tuple[int, int], int]:
-        """(rank, rank) -> how many they share, counted pass by pass; none of less than `least`, or, of more than one, than their
+    def shared_pairs(self, least: int, part: float = 1 / LEAST_PART) -> dict[tuple[int, int], int]:
+        """(rank, rank) -> how many they share, counted pass by pass; none of less than `least`, or, of more than one, than that
         part of what was compared."""
         found: dict[tuple[int, int], int] = defaultdict(int)
         compared: dict[tuple[int, int], float] = defaultdict(float)
-        for by_rank, part in zip(self.read, self.parts, strict=True):
+        for by_rank, kept in zip(self.read, self.parts, strict=True):
             for (a, one), (b, other) in combinations(by_rank.items(), 2):
                 found[a, b] += len(np.intersect1d(one, other))
-                compared[a, b] += min(len(one) * part[b], len(other) * part[a])
-        return {
-            pair: n for pair, n in found.items() if n >= max(least, compared[pair] / LEAST_PART if least > 1 else 0)
-        }
+                compared[a, b] += min(len(one) * kept[b], len(other) * kept[a])
+        return {pair: n for pair, n in found.items() if n >= max(least, compared[pair] * part if least > 1 else 0)}
 
 
 def _firsts(one: LoaderPass) -> Indices:

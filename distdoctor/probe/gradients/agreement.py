@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class WrappedModel:
     reduced: frozenset[int]  # ids of the parameters that it reduces; they live as long as it does
     ignored: frozenset[str]
     broadcasts: bool
+    number: int  # 1, 2, ... in the order in which they were made
 
     def held(self) -> Iterable[tuple[str, Tensor]]:
         """The parameters of the module inside, as it is now, but for those that it was told to ignore."""
@@ -41,6 +43,7 @@ class Agreement:
 
     def __init__(self) -> None:
         self.wrapped: list[WrappedModel] = []
+        self._numbers = itertools.count(1)
         self._of_mesh: dict[tuple[int, str], str] = {}
 
     def add(self, wrapper: nn.Module) -> WrappedModel:
@@ -56,7 +59,7 @@ class Agreement:
             if parameter.requires_grad and name not in ignored
         )
         broadcasts = bool(getattr(wrapper, "forward_sync_buffers", getattr(wrapper, "broadcast_buffers", True)))
-        made = WrappedModel(weakref.ref(wrapper), ranks, reduced, ignored, broadcasts)
+        made = WrappedModel(weakref.ref(wrapper), ranks, reduced, ignored, broadcasts, next(self._numbers))
         self.wrapped = [one for one in self.wrapped if one.module() is not None]
         self.wrapped.append(made)
         return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 from distdoctor.probe import sites, wrappers
 from distdoctor.probe.compile_guard import not_traced, skipped
 from distdoctor.probe.elements import largest_in
+from distdoctor.probe.gradients.agreement import WrappedModel
 from distdoctor.probe.gradients.context import GradientsContext
 from distdoctor.probe.gradients.inputs import Inputs
 from distdoctor.probe.gradients.non_finite import Origins
@@ -22,6 +24,7 @@ from distdoctor.recording.trace.events import Bypassed, Converted, ParameterAdde
 from distdoctor.recording.trace.layout import ranks_of
 
 PATIENCE = 8  # steps of other optimizers after which nobody waits any longer for the forward of one
+MOST_NAMES = 512  # of the parameters of one wrapper; the text that they make is cut at 16 KiB
 AMBUSHES = 3  # steps in which a forward past the wrapper is waited for; one is enough when there is one
 
 
@@ -35,9 +38,11 @@ class WrapperWatch:
         self._of: weakref.WeakKeyDictionary[Optimizer, tuple[int, tuple[int, ...]]] = weakref.WeakKeyDictionary()
         self._traced = False  # a compiled forward has run, and nobody has counted it yet
         self._converting = 0
-        self._forwards_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        # Forwards through each wrapper by the end of the optimizer's step before.
+        self._forwards_before: weakref.WeakKeyDictionary[Optimizer, dict[int, int]] = weakref.WeakKeyDictionary()
         self._ambushes = 0
         self._ambush: Any = None
+        self._awaited: dict[int, tuple[int, Bypassed]] = {}  # by the id of a wrapper: the number of its event, and that
         self._ambush_of = self._since = 0  # id of the optimizer whose step found no forward, and steps of any since
         self._added: set[str] = set()
 
@@ -84,6 +89,7 @@ class WrapperWatch:
         @self.context.guarded
         def counted(wrapper: Any, *given: Any) -> None:
             rank.on_idle()
+            self._awaited.pop(id(wrapper), None)  # it is not gone past now
             self._count(wrapper, bool(wrapper.require_backward_grad_sync))
             rank.forwarded += largest_in(given, 3)
             self.inputs.given(*given)
@@ -167,37 +173,66 @@ class WrapperWatch:
     # -- forwards past the wrapper --------------------------------------------------------------------------------------
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """After a step without any forward through the wrappers of its parameters, lie in wait for the forward that goes past."""
-        forwards = sum(self.counts(optimizer))
-        passed_by = forwards == self._forwards_before.get(optimizer, 0)
-        self._forwards_before[optimizer] = forwards
+        """Where parameters had gradients without a forward through their wrapper, lie in wait for the forward that goes past."""
+        mine = self._wrappers_of(optimizer)
+        before, now = self._forwards_before.get(optimizer, {}), dict[int, int]()
+        past = []
+        for one in self.context.agreement.wrapped:
+            wrapper = one.module()
+            if wrapper is None or (mine and id(wrapper) not in mine):
+                continue
+            now[id(wrapper)] = forwards = self._synced[id(wrapper)] + self._unsynced[id(wrapper)]
+            if forwards == before.get(id(wrapper), 0):
+                past.append((wrapper, one))
+        self._forwards_before[optimizer] = now
         self._since += 1
         if self._ambush is not None and self._ambush_of != id(optimizer) and self._since < PATIENCE:
             return  # the next forward may be for the other one
         if self._ambush is not None:
             self._ambush.remove()
             self._ambush = None
-        mine = self._wrappers_of(optimizer)
-        alive = [one.module() for one in self.context.agreement.wrapped]
-        inner = [wrapper.module for wrapper in alive if wrapper is not None and (not mine or id(wrapper) in mine)]
-        if passed_by and inner and self._ambushes < AMBUSHES:
+        if past and self._ambushes < AMBUSHES:
+            self._lie_in_wait(optimizer, [(wrapper, one) for wrapper, one in past if _has_gradient(one)])
+
+    def _lie_in_wait(self, optimizer: Optimizer, past: list[tuple[Any, WrappedModel]]) -> None:
+        self._awaited = {}
+        for wrapper, one in past:
+            names = self._names(one)
+            event = Bypassed(type(wrapper.module).__name__, self.context.step, one.number, names)
+            self._awaited[id(wrapper)] = self.context.trace.note(event), event
+        if past:
             self._ambushes += 1
             self._ambush_of, self._since = id(optimizer), 0
-            self._ambush = nn.modules.module.register_module_forward_pre_hook(not_traced(self._waiting_for(inner)))
+            inside = {id(child): id(wrapper) for wrapper, _ in past for child in wrapper.module.modules()}
+            self._ambush = nn.modules.module.register_module_forward_pre_hook(not_traced(self._waiting_for(inside)))
 
-    def _waiting_for(self, modules: list[Any]) -> Any:
-        wanted = {id(child) for module in modules for child in module.modules()}  # ids: nothing is kept alive
+    def _names(self, one: WrappedModel) -> tuple[str, ...]:
+        """Of the parameters that it reduces, as `Tensor` records have them."""
+        reduced = [parameter for _, parameter in one.held() if id(parameter) in one.reduced]
+        found = self.context.trees.names(reduced)
+        return tuple(known.name for p in reduced[:MOST_NAMES] if (known := found.get(id(p))) is not None)
+
+    def _waiting_for(self, inside: dict[int, int]) -> Any:
+        """`inside`: the id of each module in a wrapper, and that of the wrapper. Ids: nothing is kept alive."""
 
         @self.context.guarded
         def passing(module: nn.Module, inputs: Any) -> None:
-            if id(module) in wanted and torch.is_grad_enabled() and self._ambush is not None:
+            found = self._awaited.get(inside.get(id(module), 0))
+            if found is not None and torch.is_grad_enabled() and self._ambush is not None:
                 self._ambush.remove()
                 self._ambush = None
                 self._ambushes = AMBUSHES
-                self._note(Bypassed(type(module).__name__, self.context.step), sites.calling_site(wanted))
+                seq, event = found
+                trace, line = self.context.trace, sites.calling_site(inside)
+                trace.note_again(seq, replace(event, module=type(module).__name__), site=trace.texts.id(line))
 
         return passing
 
     def _note(self, event: TraceEvent, site: str = "") -> None:
         trace = self.context.trace
         trace.note(event, site=trace.texts.id(site or sites.user_site()))
+
+
+def _has_gradient(one: WrappedModel) -> bool:
+    """Whether a parameter that a wrapper reduces has a gradient."""
+    return any(parameter.grad is not None for _, parameter in one.held() if id(parameter) in one.reduced)

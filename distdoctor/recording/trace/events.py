@@ -266,7 +266,7 @@ class FirstStep(TraceEvent):
 
 @kind(20)
 class Wrapped(TraceEvent):
-    """DistributedDataParallel was made."""
+    """DistributedDataParallel was made. A rank's are numbered 1, 2, ... in this order."""
 
     ranks: Ranks = ()
     broadcasts_buffers: bool = True
@@ -278,10 +278,13 @@ class Wrapped(TraceEvent):
 
 @kind(21)
 class Bypassed(TraceEvent):
-    """A forward of the module inside a DistributedDataParallel, without it."""
+    """Parameters of a DistributedDataParallel had gradients in a step, and no forward went through it since the step before. The
+    site is that of the forward of the module inside, once one was seen."""
 
-    module: str = ""  # class
+    module: str = ""  # class of what is inside, or of its part whose forward was seen
     step: int = 0
+    wrapper: int = 0  # see Wrapped
+    parameters: Names = ()  # of those that it reduces
 
 
 @kind(22)

@@ -11,6 +11,9 @@ How we know      The first samples of the batches are compared by content, batch
                  are equal on ranks that average their gradients. Random augmentation hides it: nothing is reported then.
                  Where each had a stream of its own until all had read one file, that file is shown.
                  torch asks the workers in turns, so each worker's batches are compared with those of every other: likely.
+                 Where each rank shuffles in its own way, all samples of whole passes are compared: four in five or more came to
+                 every rank, none twice to one, and the source deals nothing out by rank (likely where it deals out to workers
+                 alone, else possible).
                  Without a loader, what the wrapped models are given is compared, in the steps that are looked at: equal on all
                  replicas in each, at least 4 different ones, and so are the losses (likely). Where gradients are averaged by
                  hand the losses and the ranks' own gradients are compared (possible).
@@ -32,6 +35,7 @@ from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.data.iterable_data import SameStream, copies_in_workers, same_streams, shared_state
 from distdoctor.diagnosis.data.same_workers import SameWorkers, Worker, same_workers
 from distdoctor.diagnosis.data.samples import SampleOrders
+from distdoctor.diagnosis.data.stream_overlap import WholeStream, whole_streams
 from distdoctor.diagnosis.facts.replicas import Replicas
 from distdoctor.diagnosis.facts.sources import Sources
 from distdoctor.diagnosis.finding import ERROR, LIKELY, NOTE, POSSIBLE, WARNING, Finding, Place, Prescription
@@ -79,6 +83,11 @@ def examine(
                 loaded = shared_state(same, orders, recording)
                 finding = _since_a_load(finding, same, loaded) if loaded is not None else finding
                 yield _doubted(finding, shares) if shares or apart else finding
+    for whole in whole_streams(orders, replicas, sources.texts):
+        one = whole.passes.one
+        if str(one.made_line) not in told and not takes_share_of_batches(sources.texts, one.loop_line):
+            told.add(str(one.made_line))
+            yield _read_whole(whole, shared_by_workers(sources.texts, one.data.name))
     for found in same_workers(orders, replicas):
         one = found.passes.one
         if str(one.made_line) not in told and not takes_share_of_batches(sources.texts, one.loop_line):
@@ -184,6 +193,42 @@ def _finding(same: SameStream, number: list[Line], by_workers: list[Line]) -> Fi
                 effect=f"each rank reads 1/{len(ranks)} of the stream",
             ),
         ),
+        at_ns=one.started_ns,
+    )
+
+
+def _read_whole(whole: WholeStream, by_workers: list[Line]) -> Finding:
+    one, ranks = whole.passes.one, whole.passes.ranks
+    thinned = f" (of one in {whole.one_in} that was compared)" if whole.one_in > 1 else ""
+    return Finding(
+        title=f"{named(ranks)} each read all of {one.data.name}, in orders of their own: no rank has a share of it",
+        ranks=ranks,
+        place=(*by_workers, (one.made_line or one.loop_line, ""))[0][0],
+        places=(
+            *(Place(line, ranks, f"deals out to workers, not to ranks: `{text}`") for line, text in by_workers[:2]),
+            Place(one.made_line, ranks, f"the loader is created, dataset {one.data.name}"),
+            Place(one.loop_line, ranks, "iterates it for training"),
+        ),
+        evidence={
+            "shared": whole.shared,
+            "one_in": whole.one_in,
+            "dataset": one.data.name,
+            "workers": one.workers,
+            "replicas": whole.replicas.words,
+        },
+        why=f"the same {whole.shared:,} samples{thinned} came to each of {named(ranks)} in whole passes, none of them twice to "
+        f"one; {whole.replicas.words}",
+        prescriptions=(
+            Prescription(
+                "shard-the-stream",
+                change=f"number the readers by rank * num_workers + worker in `{by_workers[0][1]}`, of world_size * num_workers"
+                if by_workers
+                else "",
+                effect=f"each rank reads 1/{len(ranks)} of the stream, an epoch takes 1/{len(ranks)} of the steps",
+            ),
+        ),
+        severity=WARNING,
+        confidence=LIKELY if by_workers else POSSIBLE,
         at_ns=one.started_ns,
     )
 

@@ -4,11 +4,11 @@ DD206 bypassed-ddp: the forward bypasses DistributedDataParallel, or the model w
 What it means    model.module(x) (or a method of the inner module) computes the loss, or there is no wrapper at all. Backward
                  then never reduces, and each rank steps with its own gradients.
 Why it hurts     No error, no hang: N models each train on 1/N of the data, and one of them is saved.
-How we know      Gradients differ between ranks at the optimizer step, and no forward went through the wrapper since the
-                 previous step. Without any wrapper: the ranks hold the same parameters and share the data or their metrics, and
-                 no collective ever carried anything as large as the gradients. Where no rank of a job has called any collective,
-                 and each trains the same model with the same settings: a warning, likely, and possible where the source speaks
-                 of ranks.
+How we know      Gradients differ between ranks at the optimizer step, and no forward went through their wrapper since the
+                 previous step (of several wrappers each is counted by itself). Without any wrapper: the ranks hold the same
+                 parameters and share the data or their metrics, and no collective ever carried anything as large as the
+                 gradients. Where no rank of a job has called any collective, and each trains the same model with the same
+                 settings: a warning, likely, and possible where the source speaks of ranks.
 What to do       Call the wrapper itself: model(x). Wrap the model before its first step, or average gradients by hand.
 When it is fine  Evaluation through model.module; independent trials that exchange nothing are not reported.
 Source           torch.nn.parallel.DistributedDataParallel.
@@ -33,13 +33,13 @@ from distdoctor.diagnosis.source.edits import Edit, words_replaced
 from distdoctor.diagnosis.source.given_values import made_of
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
-from distdoctor.recording.trace.events import Bypassed, Wrapped
+from distdoctor.recording.trace.events import Bypassed, Kind, Wrapped
 
 
 @check("DD206", "bypassed-ddp", severity=ERROR, family="replicas", specificity=65)
 def examine(unwrapped: UnwrappedReplicas, partings: ReplicaDivergences | None, sources: Sources) -> Iterator[Finding]:
     for parting in partings.found if partings is not None else ():
-        if parting.what == GRADS and parting.peers.by == WRAPPER and _never_went_through(parting):
+        if parting.what == GRADS and parting.peers.by == WRAPPER and _went_past(parting, unwrapped.gradients):
             yield _bypassed(parting, unwrapped.gradients, sources)
     for one in unwrapped.found:
         yield _never_wrapped(one)
@@ -47,10 +47,23 @@ def examine(unwrapped: UnwrappedReplicas, partings: ReplicaDivergences | None, s
         yield _by_themselves(unwrapped.never_met)
 
 
-def _never_went_through(parting: ReplicaDivergence) -> bool:
-    """Whether there were backward passes, and no forward of the wrapper, averaging or not."""
+def _went_past(parting: ReplicaDivergence, gradients: Gradients) -> bool:
+    """Whether there were backward passes, and no forward, averaging or not, through the wrappers of what differs."""
     forwards = (*parting.counts("synced").values(), *parting.counts("unsynced").values())
-    return not any(forwards) and any(parting.counts("backwards").values())
+    gone_past = not any(forwards) or _of_wrappers_gone_past(parting, gradients)
+    return gone_past and any(parting.counts("backwards").values())
+
+
+def _of_wrappers_gone_past(parting: ReplicaDivergence, gradients: Gradients) -> bool:
+    """Whether all that differs is reduced by wrappers that no forward went through, beside others."""
+    names = {name for event in _events(Bypassed, parting, gradients) for name in event.parameters}
+    return bool(parting.differences) and {difference.name for difference in parting.differences} <= names
+
+
+def _events(kind: type[Kind], parting: ReplicaDivergence, gradients: Gradients) -> Iterator[Kind]:
+    for rank in parting.peers.ranks:
+        if rank in gradients.ranks:
+            yield from gradients.ranks[rank].events(kind)
 
 
 def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources) -> Finding:
@@ -59,7 +72,7 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources
     forward = seen or line_with(sources.texts, loss_line, ".module(") or loss_line
     taken = _taken_out(sources, forward)
     line = taken or forward
-    wrapped = event_site(gradients, Wrapped, parting.peers.ranks)
+    wrapped = _wrapped_at(parting, gradients)
     backwards = max(parting.counts("backwards").values())
     return Finding(
         title=f"{parting.when}: the forward pass bypassed DistributedDataParallel, so the gradients of "
@@ -73,13 +86,21 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources
             *places(parting)[:2],
         ),
         evidence=evidence(parting, forwards_through_wrapper=0, backwards=backwards),
-        why=f"{backwards} backward {'pass' if backwards == 1 else 'passes'} and no forward through the wrapper since "
+        why=f"{backwards} backward {'pass' if backwards == 1 else 'passes'} and no forward through their wrapper since "
         f"the previous step; {parting.share} differ, {sides(parting)}",
         prescriptions=(Prescription("call-the-wrapper", edits=_edits(sources, line)),),
         confidence=CERTAIN,
         at_ns=parting.at_ns,
         explains=(parting.key,),
     )
+
+
+def _wrapped_at(parting: ReplicaDivergence, gradients: Gradients) -> SourceLine:
+    """Where the wrapper that nothing went through was made, on the first rank that knows; without one the first of all."""
+    past = next((event for event in _events(Bypassed, parting, gradients) if event.wrapper), None)
+    made = list(_events(Wrapped, parting, gradients))
+    at = past.wrapper - 1 if past is not None else 0
+    return made[at].site if at < len(made) else SourceLine()
 
 
 def _taken_out(sources: Sources, forward: SourceLine) -> SourceLine:

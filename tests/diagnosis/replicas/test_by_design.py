@@ -204,6 +204,19 @@ def test_counts_of_each_ranks_own_that_are_far_apart_are_a_note_with_micro_batch
     assert told(job(100, 95), "DD209") == []
 
 
+def test_counts_that_are_far_apart_in_some_steps_and_apart_in_most_are_a_note_as_well() -> None:
+    def job(*counts: tuple[int, int]) -> TrainedJob:
+        made = trained_job(2).initial()
+        for step in counts:
+            made.step(roots={rank: f"div {count};NllLoss sum" for rank, count in enumerate(step)})
+        return made
+
+    far, apart, close = (90, 180), (140, 105), (100, 95)
+    mixed = job((89, 170), (150, 70), (60, 100), (101, 130), (95, 121), (77, 101), apart, close)
+    assert told(mixed, "DD209") == [("DD209", POSSIBLE)]
+    assert told(job(far, (91, 181), (92, 184), (101, 100), (110, 111), (120, 119), (99, 98)), "DD209") == []
+
+
 @pytest.mark.parametrize(("turns", "expected"), [(False, (LIKELY, WARNING)), (True, (POSSIBLE, NOTE))])
 def test_counts_of_which_one_rank_always_has_the_fewest_are_a_warning(
     turns: bool, expected: tuple[Confidence, Severity]
