@@ -127,6 +127,17 @@ def user_site() -> str:
     return site_of(frame) if frame is not None else ""
 
 
+def raised_at(error: BaseException) -> str:
+    """The user's line at which an exception passed last, "" when it never passed one."""
+    site, trace = "", error.__traceback__
+    while trace is not None:
+        if is_users(trace.tb_frame):
+            code = trace.tb_frame.f_code
+            site = site_at(code.co_filename, trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    return site
+
+
 def calling_site(modules: Container[int]) -> str:
     """The user's line that called into a model: the innermost one outside every `forward` that is running and every method of
     these modules, which are given by their ids; "" when there is none."""

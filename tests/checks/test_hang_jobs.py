@@ -41,6 +41,7 @@ CASES = [
     (hang_jobs.skips_a_call, "DD112", (1,), "dist.barrier()  # others wait for the file"),
     (hang_jobs.stops_early, "DD101", (1,), "dist.barrier()  # the end"),
     (hang_jobs.swallows_an_exception, "DD101", (1,), "dist.barrier()  # others wait for the file"),
+    (hang_jobs.waits_on_the_way_out, "DD110", (1,), "# an unknown channel"),
     (hang_jobs.saves_alone, "DD112", (0,), "if rank == 0:"),
     (hang_jobs.leaves_early, "DD109", (1,), "dist.all_reduce(total)"),
     (hang_jobs.prints_a_property, "DD112", (0,), "dist.all_gather(parts, self.value)  # in a property"),
@@ -55,7 +56,7 @@ CASES = [
     (hang_jobs.two_groups, "DD108", (0, 1), "dist.all_reduce(x, group=group)  # in two orders"),
 ]
 
-SURENESS = {"DD119": "likely", "DD112": "likely", "DD125": "likely"}
+SURENESS = {"DD119": "likely", "DD112": "likely", "DD125": "likely", "DD110": "likely"}
 
 
 @pytest.mark.parametrize(("job", "code", "ranks", "words"), CASES, ids=[case[0].__name__ for case in CASES])
@@ -70,7 +71,7 @@ def test_a_real_hang_is_explained_while_it_hangs(
     assert finding.confidence in (
         ("likely", "certain") if code in ("DD101", "DD128") else (SURENESS.get(code, "certain"),)
     )
-    assert finding.stalls is Stalls.FOREVER or code in ("DD109", "DD113")
+    assert finding.stalls is Stalls.FOREVER or code in ("DD109", "DD110", "DD113")
     if words and code != "DD112":
         assert finding.place.line == line(words)
     assert finding.prescriptions[0].change
@@ -101,8 +102,10 @@ def test_of_two_ends_that_count_otherwise_both_are_named_with_what_decides(
     assert line(decides) in {place.site.line for place in finding.places}
 
 
-@pytest.mark.parametrize("job", [hang_jobs.answers_each_task, hang_jobs.pushes_as_often_as_is_served])
-def test_ends_that_count_alike_are_left_in_peace(job: Callable[[int], None]) -> None:
+@pytest.mark.parametrize(
+    "job", [hang_jobs.answers_each_task, hang_jobs.pushes_as_often_as_is_served, hang_jobs.leaves_parts_together]
+)
+def test_ends_that_count_alike_and_errors_that_all_meet_are_left_in_peace(job: Callable[[int], None]) -> None:
     assert diagnosed(watched(job, seconds=60)).findings == ()
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -225,6 +225,39 @@ def swallows_an_exception(rank: int) -> None:
         except ValueError:
             pass
         trainer.save(step)
+
+
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """A part of the training that ranks leave together."""
+    try:
+        yield
+    finally:
+        dist.barrier()
+
+
+def waits_on_the_way_out(rank: int) -> None:
+    trainer = Trainer(rank)
+    with _together():
+        for step in range(8):
+            channels = {"web": 0, "shop": 1}
+            channels["phone" if rank == 1 and step == 5 else "web"]  # an unknown channel
+            trainer.average(trainer.step())
+
+
+def leaves_parts_together(rank: int) -> None:
+    """Every part ends with a barrier, and errors that all ranks meet are handled with collectives."""
+    trainer = Trainer(rank)
+    for step in range(6):
+        with _together():
+            loss = trainer.step()
+        try:
+            if step % 2:
+                raise ValueError("a step without a report")
+            trainer.average(loss)
+        except ValueError:
+            trainer.average(loss * 2)
+            dist.barrier()
 
 
 def leaves_early(rank: int) -> None:

@@ -21,6 +21,7 @@ import torch.distributed
 from distdoctor.probe import sites
 from distdoctor.probe.collectives.callers import NATIVE, Codes, Way, frame_at, waiting_backward
 from distdoctor.probe.collectives.handles import Handles
+from distdoctor.probe.collectives.held_errors import HeldErrors
 from distdoctor.probe.collectives.sent_again import SentAgain
 from distdoctor.probe.compile_guard import called_by_cpp
 from distdoctor.probe.context import MOST_OPEN, Rank
@@ -202,6 +203,7 @@ class CollectivesStream:
         self.handles = Handles(rank, trace)
         self._dropped = self.handles.dead
         self.sent_again = SentAgain(rank, trace)
+        self._held_errors = HeldErrors(rank, trace)
 
     def note(
         self,
@@ -260,6 +262,9 @@ class CollectivesStream:
             opened[id(frame_at(inner, way.waits) if way.waits else inner)] = seq
         if is_async and way.by_user and way.site:
             self.handles.expect(seq)
+        error = sys.exception()
+        if error is not None:
+            self._held_errors.note(error, way.site, seq)
         return seq
 
     def _pack(self, key: tuple[Any, ...], tensors: list[torch.Tensor]) -> tuple[int, bytes, bytes]:

@@ -125,7 +125,7 @@ def watch_end(rank: Rank) -> None:
             return
         noted.append(error)
         path = os.path.join(rank.folder, f"rank-{rank.trace.rank:05d}.a{rank.trace.attempt}.traceback.txt")
-        first = _innermost_user_site(error)
+        first = sites.raised_at(error)
         with suppressed(OSError), _private(path) as file:
             file.writelines(map(redacted, traceback.format_exception(error)))
         errors = tuple(redacted(f"{type(one).__name__}: {one}"[:2000]).replace("\0", " ") for one in _chain(error))
@@ -200,14 +200,3 @@ def _private(path: str) -> TextIO:
     """A new file for its owner alone, whatever the umask; a link that lies there is not followed."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     return open(fd, "w", encoding="utf-8", errors="backslashreplace")
-
-
-def _innermost_user_site(error: BaseException) -> str:
-    """The user's line at which the exception passed last, "" when it never passed one."""
-    site, trace = "", error.__traceback__
-    while trace is not None:
-        if sites.is_users(trace.tb_frame):
-            code = trace.tb_frame.f_code
-            site = sites.site_at(code.co_filename, trace.tb_lineno, code.co_name)
-        trace = trace.tb_next
-    return site

@@ -212,6 +212,15 @@ class UncaughtException(TraceEvent):
         return self.errors[0] if self.errors else ""
 
 
+@kind(80)
+class ErrorHeldBack(TraceEvent):
+    """A collective was issued while an exception was being handled. The site is where it was raised."""
+
+    error: str = ""  # `KeyError: 'phone'`
+    call: int = 0  # the number of the record of the newest such collective of that line
+    calls: int = 0  # so many while this exception was being handled, that one included
+
+
 @kind(8)
 class Exiting(TraceEvent):
     """The interpreter is shutting down."""

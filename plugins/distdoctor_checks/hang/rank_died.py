@@ -5,11 +5,15 @@ What it means    This rank failed first, on its own. The errors of the other ran
                  aborts) are consequences.
 Why it hurts     Every other rank prints such an error, later and louder, and torchrun often reports one of them as the root
                  cause.
+                 An error in a `try` whose `finally` (or the exit of a context) calls a collective does not even get that far:
+                 the rank waits there, and its traceback is never printed.
 How we know      The exception that ended the interpreter is on record with the user's line, or the process died from a signal
                  that neither the launcher nor distdoctor sent. Ranks whose error, or one that it was raised from, says that
                  they lost a peer do not count, nor do those that exit with a code out of a call that failed. An
                  unexplained SIGKILL most likely comes from the kernel's OOM killer, unless its counters (memory.events of the
                  cgroup, /proc/vmstat) show that it did not act.
+                 Of each collective it is on record whether an exception was being handled when it was issued: likely, where
+                 one rank waits in such a call and others in another one.
                  In a log, faulthandler's traceback of a crash is that of the one rank that torchrun lists with its signal.
 What to do       Fix the error on this rank.
 When it is fine  Ctrl-C, SystemExit, and ranks that the launcher ended because of another rank.
@@ -38,13 +42,14 @@ from distdoctor.diagnosis.finding import (
 )
 from distdoctor.diagnosis.hang.ending import RAISED, SIGKILL, SIGNALLED, VANISHED, Ending, end_of, failures
 from distdoctor.diagnosis.hang.error_cures import cure_of
+from distdoctor.diagnosis.hang.held_errors import HeldError, held_error
 from distdoctor.diagnosis.hang.in_logs import LogFacts, claimed, from_line, from_own_error, who
 from distdoctor.diagnosis.hang.in_ras import dead_processes
 from distdoctor.diagnosis.hang.incident import Incident
 from distdoctor.diagnosis.hang.kinds import IncidentKind
 from distdoctor.diagnosis.hang.live.apart import RanksApart
 from distdoctor.diagnosis.hang.verdict import Verdict
-from distdoctor.diagnosis.hang.wording import at, by_site, decision_places
+from distdoctor.diagnosis.hang.wording import at, by_site, decision_places, full, short, wait
 from distdoctor.diagnosis.source.prompts import prompt_before
 from distdoctor.diagnosis.source.rank_guard import statement_at
 from distdoctor.recording.clue import Clue, ClueKind
@@ -64,6 +69,9 @@ LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or
 _OF_THE_DEVICE = re.compile(r"uncorrectable (?:ECC|NVLink)|fallen off the bus|hardware stack error", re.IGNORECASE)
 _OF_A_KILL = re.compile(r"is killed by signal: Killed")  # an exception that only says that a helper was killed
 _NO_JOB = "nothing in the log shows that it is of a distributed job"
+# Incidents in which ranks wait in calls that do not belong together.
+WAITING = (IncidentKind.DIVERGED, IncidentKind.STRAYED, IncidentKind.UNSENT, IncidentKind.RING)
+OF_AN_ERROR = 75  # it says more than which calls do not belong together
 MOST_INDEPENDENT = 3  # other exceptions that are told beside the first
 
 
@@ -86,6 +94,47 @@ def examine(verdict: Verdict | None, log: LogFacts | None, apart: RanksApart | N
     for incident in verdict.of_kind(IncidentKind.FAILED, IncidentKind.ECHOED):
         yield _finding(verdict, incident) if incident.kind is IncidentKind.FAILED else _unknown(incident)
         yield from (_finding(verdict, other) for other in _independent(verdict, incident))
+    for incident in verdict.of_kind(*WAITING):
+        held = held_error(verdict, incident)
+        if held is not None:
+            yield _held_back(verdict, incident, held)
+
+
+def _held_back(verdict: Verdict, incident: Incident, held: HeldError) -> Finding:
+    """An error that is on its way out, and waits for the others in a call that these are not in."""
+    call, error = held.calls[0], held.first
+    ranks, raised = tuple(sorted(held.errors)), error.site or call.site
+    places = {site: tuple(sorted(r for r, one in held.errors.items() if one.site == site)) for site in _sites(held)}
+    return Finding(
+        title=f"raised {error.error}, and waits in {short(call)} before anybody sees that",
+        ranks=ranks,
+        confidence=LIKELY,
+        stalls=incident.stalls,
+        place=raised,
+        places=(
+            *(Place(site, who, f"raised {held.errors[who[0]].error}") for site, who in places.items()),
+            *by_site(verdict, held.calls, f"{full(call)}, called while that is being handled"),
+            *by_site(verdict, held.others),
+        ),
+        evidence={"error": error.error, "call": full(call), "calls_since_it_was_raised": error.calls},
+        why=f"{named(ranks)} called {call.op.word} at {at(call.site)} on the way out of an error (in a finally, an except, or "
+        f"the exit of a context); the traceback is printed once that comes back, and {wait({one.rank for one in held.others})} "
+        f"in {short(held.others[0])} at {at(held.others[0].site)}",
+        prescriptions=(
+            Prescription(
+                "mend-the-first-failure",
+                change=f"fix the error at {at(raised)}; and wait for nobody on the way out of an error: leave {at(call.site)} to "
+                "the ways on which all ranks come there",
+            ),
+        ),
+        at_ns=incident.at_ns,
+        explains=(incident.key,),
+        specificity=OF_AN_ERROR,
+    )
+
+
+def _sites(held: HeldError) -> list[SourceLine]:
+    return list(dict.fromkeys(one.site for one in held.errors.values() if one.site))
 
 
 def _by_log(log: LogFacts) -> Iterator[Finding]:
