@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import ERROR, POSSIBLE, WARNING, Finding, Place, Prescription, Stalls
-from distdoctor.diagnosis.hang.live.obstacle import Obstacle, file_obstacle, lock_made_at, obstacle_of
+from distdoctor.diagnosis.hang.live.obstacle import Obstacle, file_obstacle, forked_lock, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of
 from distdoctor.diagnosis.hang.live.stall import Stall, evidence_of, state_of
 from distdoctor.recording.recording import Recording, SourceLine
@@ -95,8 +95,10 @@ def _obstacle(
     if worker is None:
         alone = _makes_it_itself(standing)
         return obstacle_of(standing, standstill.stacks, standstill.recording.sources) if alone else None
-    if worker.is_stopped or worker.waits_for is None or worker.waits_for.kind == "socket":
+    if worker.is_stopped:
         return None
+    if worker.waits_for is None or worker.waits_for.kind == "socket":
+        return forked_lock(worker, site, standstill.recording.sources)
     return file_obstacle(worker, site, standstill.stacks)
 
 
@@ -183,14 +185,11 @@ def _places(
     if worker is None or not site:
         return rows
     line = line_of(standstill.recording.sources, site).strip()
-    lock = lock_made_at(standstill.recording.sources, site)
-    made = (Place(lock, (), "makes the lock, which a worker inherits as it is when it is forked"),) if lock else ()
     return (
         Place(
             site, (standing.rank,), f"worker {max(worker.worker, 0)} is at `{line}`" if line else "its worker is here"
         ),
         *rows,
-        *made,
     )
 
 

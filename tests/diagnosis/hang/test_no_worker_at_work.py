@@ -7,7 +7,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.recording.stacks import FileWait
-from distdoctor.testing.stacks import LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
+from distdoctor.testing.stacks import FETCH, LOADER, WORKER, frame, in_collective, looked_at, process, rank, torch_frame
 
 CHECKS = [check for check in PLUGINS.checks.values() if check.family == "hang"]
 
@@ -49,3 +49,33 @@ def test_a_rank_that_makes_its_batch_itself_is_told_what_it_waits_for_and_no_tim
         if wait
         else "bound the wait at data.py:12"
     )
+
+
+TELEMETRY = """import {module}
+class Telemetry:
+    def __init__(self):
+        self.lock = {module}.Lock()
+    def count(self, key):
+        with self.lock:
+            self.counts[key] += 1
+    def post(self):
+        with self.lock:
+            self.send(self.counts)
+"""
+
+
+@pytest.mark.parametrize("module", ["threading", "multiprocessing"])
+def test_a_lock_that_a_worker_has_inherited_as_taken_is_told_with_who_takes_it_besides(module: str) -> None:
+    frames = (frame("telemetry.py:6 count"), frame("data.py:12 __getitem__"), torch_frame("fetch", FETCH))
+    stuck = process(*frames, torch_frame("_worker_loop", WORKER), pid=2001, worker=0, still=30.0)
+    waiting = rank(1, torch_frame("_try_get_data", LOADER), frame("train.py:30 main"), still=30.0, workers=(stuck,))
+    sources = {"telemetry.py": TELEMETRY.format(module=module)}
+    job = looked_at(in_collective(0), waiting, sources=sources)
+
+    (finding,) = [one for one in examine(job, CHECKS).findings if one.code == "DD115"]
+
+    forked = module == "threading"
+    assert finding.title.endswith("`self.lock` was taken when it was forked, and nobody frees the copy") is forked
+    takers = [place.site.line for place in finding.places if place.role == "takes `self.lock` as well"]
+    assert takers == ([9] if forked else [])
+    assert ("forkserver" in finding.prescriptions[0].change) is forked

@@ -169,6 +169,39 @@ def lock_keepers(standings: Mapping[int, RankActivity]) -> dict[int, int]:
     return found
 
 
+def forked_lock(worker: ProcessStacks, site: SourceLine, sources: Mapping[str, str]) -> Obstacle | None:
+    """The lock that a forked worker waits for, which no thread of its own has taken: it was taken when the worker was forked."""
+    made, file = lock_made_at(sources, site), source_file(sources, site.path)
+    if made is None or file is None or _in_lock(worker, sources) is not None:
+        return None
+    name = next((name for name, _, asks in _taken(file, site.line) if asks), "")
+    takers = _takers(file, name, site)
+    holder = f" (by a thread at {_short(takers[0])}?)" if takers else ""
+    return Obstacle(
+        f"`{name}` was taken when it was forked, and nobody frees the copy",
+        f"start the workers without the locks of this process (multiprocessing_context='forkserver'), or take no lock in them "
+        f"that is taken while they are forked{holder}",
+        {"lock": name},
+        (
+            (made, "makes the lock, which a worker inherits as it is when it is forked"),
+            *((one, f"takes `{name}` as well") for one in takers[:3]),
+        ),
+    )
+
+
+def _takers(file: SourceFile, name: str, site: SourceLine) -> list[SourceLine]:
+    """Where else the lock is taken, outside the function of a line; of an attribute, in the same class."""
+    around = [one for one in file.path_to(site.line) if isinstance(one, ast.ClassDef)][-1:]
+    own, found = file.function_at(site.line), dict[SourceLine, None]()
+    for node in file.nodes(ast.With, ast.Expr, ast.Assign):
+        function = file.function_at(node.lineno)
+        inside = [one for one in file.path_to(node.lineno) if isinstance(one, ast.ClassDef)][-1:] == around
+        asks = any(asked and word == name for word, _, asked in _taken(file, node.lineno))
+        if asks and function is not own and (inside or not name.startswith("self.")):
+            found[SourceLine(site.path, node.lineno, getattr(function, "name", "<module>"))] = None
+    return list(found)
+
+
 def _at_prompt(site: SourceLine, sources: Mapping[str, str]) -> Obstacle:
     asked = prompt_before(sources, site) or site
     return Obstacle(
@@ -265,7 +298,7 @@ _LOCKS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
 
 
 def lock_made_at(sources: Mapping[str, str], site: SourceLine, kinds: Container[str] = _LOCKS) -> SourceLine | None:
-    """Where the lock is made that is asked for in a line, if it is one of these kinds."""
+    """Where the lock is made that is asked for in a line, if it is one of these kinds, and of threads."""
     file = source_file(sources, site.path)
     if file is None:
         return None
@@ -276,6 +309,7 @@ def lock_made_at(sources: Mapping[str, str], site: SourceLine, kinds: Container[
             asked[-1].rpartition(".")[2] in names
             and isinstance(one.value, ast.Call)
             and last_word(one.value.func) in kinds
+            and "multiprocessing" not in file.imports.get(dotted(one.value.func).partition(".")[0], "")
         ):
             function = file.function_at(one.lineno)
             return SourceLine(site.path, one.lineno, getattr(function, "name", "<module>"))
