@@ -196,6 +196,7 @@ def _open(rank: Rank, number: int, world_size: int, *, joining: bool = False) ->
         rank.guarded(data_parallel.install)(rank)
         rank.guarded(times.watch_optimizers)()
     rank.guarded(progress.watch_end)(rank)
+    rank.guarded(progress.watch_threads)(rank)
 
 
 def _await_group(rank: Rank) -> None:

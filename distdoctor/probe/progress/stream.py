@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import multiprocessing
 import os
 import sys
+import threading
 import time
 import traceback
 from multiprocessing.util import Finalize
@@ -21,10 +23,18 @@ from distdoctor.probe.progress.device_waits import DeviceWaits
 from distdoctor.probe.progress.step_counts import StepCounts
 from distdoctor.probe.progress.step_times import StepTimer
 from distdoctor.probe.writer import FAILED, TraceWriter
-from distdoctor.recording.trace.events import Exiting, GroupDestroyed, NewGroupBegun, UncaughtException, place_of
+from distdoctor.recording.trace.events import (
+    Exiting,
+    GroupDestroyed,
+    NewGroupBegun,
+    ThreadFailed,
+    UncaughtException,
+    place_of,
+)
 from distdoctor.recording.trace.layout import Claim
 from distdoctor.recording.trace.redaction import redacted
 
+_MOST_THREADS = 16  # that are told to have failed
 _MOST_ERRORS = 4  # of those that one exception was raised from, the last ones first
 
 
@@ -128,7 +138,7 @@ def watch_end(rank: Rank) -> None:
         first = sites.raised_at(error)
         with suppressed(OSError), _private(path) as file:
             file.writelines(map(redacted, traceback.format_exception(error)))
-        errors = tuple(redacted(f"{type(one).__name__}: {one}"[:2000]).replace("\0", " ") for one in _chain(error))
+        errors = tuple(map(_in_words, _chain(error)))
         trace = rank.trace
         trace.note(UncaughtException(errors, os.path.basename(path)), site=trace.texts.id(first))
         for listener in rank.on_exception:
@@ -172,6 +182,30 @@ def watch_end(rank: Rank) -> None:
     if multiprocessing.parent_process() is not None:
         # multiprocessing shows what its child has raised itself, and lets a forked one go without the interpreter's end
         Finalize(None, at_childs_end, exitpriority=-1)
+
+
+def watch_threads(rank: Rank) -> None:
+    """Record the exceptions that end threads, in the place where the interpreter shows them."""
+    previous, failed = threading.excepthook, itertools.count()
+
+    @rank.guarded
+    def note(args: threading.ExceptHookArgs) -> None:
+        error, trace = args.exc_value, rank.trace
+        if trace is None or trace.gave_way or error is None or isinstance(error, SystemExit):
+            return
+        if next(failed) < _MOST_THREADS:
+            event = ThreadFailed(_in_words(error), args.thread.name if args.thread is not None else "")
+            trace.note(event, site=trace.texts.id(sites.raised_at(error)))
+
+    def excepthook(args: threading.ExceptHookArgs) -> None:
+        note(args)
+        previous(args)
+
+    threading.excepthook = excepthook
+
+
+def _in_words(error: BaseException) -> str:
+    return redacted(f"{type(error).__name__}: {error}"[:2000]).replace("\0", " ")
 
 
 def raised_by_child(error: BaseException | None) -> BaseException | None:

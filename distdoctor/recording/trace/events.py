@@ -221,6 +221,14 @@ class ErrorHeldBack(TraceEvent):
     calls: int = 0  # so many while this exception was being handled, that one included
 
 
+@kind(81)
+class ThreadFailed(TraceEvent):
+    """An exception ended a thread of the program's; the process goes on. The site is where it was raised."""
+
+    error: str = ""  # `ValueError: could not convert string to float: 'n/a'`
+    thread: str = ""  # its name
+
+
 @kind(8)
 class Exiting(TraceEvent):
     """The interpreter is shutting down."""

@@ -16,7 +16,8 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  Ranks that all stand in code of their own, so that nobody waits for another, are told together.
                  What is waited for is named where /proc or the source shows it: the FIFO that open() waits on, a file lock
                  and its holder, the thread that has taken the lock, a prompt of pdb. A rank that holds the file lock which
-                 the others ask for, and waits for them in a collective, is the one that is named. Of a key of a store
+                 the others ask for, and waits for them in a collective, is the one that is named. An exception that has ended
+                 a thread of the rank is shown, as the cause where a queue, an event or a future is waited for. Of a key of a store
                  those ranks are named that have set such keys so far, and not this one; or the key that others have set in its
                  place, where the two names differ in one word that looks worked out, with what makes it differ.
 What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
@@ -74,6 +75,7 @@ from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording, SourceLine
 from distdoctor.recording.stacks import RankStacks
+from distdoctor.recording.trace.events import ThreadFailed
 from distdoctor.recording.trace.layout import POINT_TO_POINT, ROOTED, Op
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
@@ -390,12 +392,26 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
     also = obstacle.also if obstacle is not None else ()
     title = standstill.since(first) if len(standings) == 1 else of_several(standstill.since(first))
     ranks = tuple(one.rank for one in standings)
+    failed = _failed_threads(standings, standstill)
+    error = next(iter(failed.values()), None)
+    if obstacle is not None and obstacle.words and error is not None:  # it waits for what that thread owes
+        obstacle = replace(
+            obstacle,
+            words=f"{obstacle.words}, and its {_thread(error)} ended with {error.error[:120]}",
+            change=f"fix the error at {error.site.short} in the {_thread(error)}, and hand errors of it on to whoever waits at "
+            f"{first.site.short}, which asks for ever else",
+            place=error.site,
+        )
     return Finding(
         title=title + (f": {obstacle.words}" if obstacle and obstacle.words else ""),
         ranks=ranks,
         confidence=standstill.confidence(*standings),
         place=(obstacle.place if obstacle else None) or first.site,
         places=(
+            *(
+                Place(one.site, (rank,), f"its {_thread(one)} ended here: {one.error[:120]}")
+                for rank, one in failed.items()
+            ),
             mine,
             *(Place(site, ranks, words) for site, words in also),
             *(Place(site, (), words) for site, words in (obstacle.of_others if obstacle is not None else ())),
@@ -412,6 +428,17 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
         explains=standstill.explains,
         specificity=BY_COPIES if standstill.explains else None,
     )
+
+
+def _failed_threads(standings: Sequence[RankActivity], standstill: Stall) -> dict[int, ThreadFailed]:
+    """By rank the newest thread that an exception has ended, where that is on record."""
+    logs = {one.rank: standstill.recording.ranks.get(one.rank) for one in standings}
+    noted = {rank: list(log.noted(ThreadFailed)) for rank, log in logs.items() if log is not None}
+    return {rank: events[-1] for rank, events in noted.items() if events and events[-1].site}
+
+
+def _thread(error: ThreadFailed) -> str:
+    return f"thread {error.thread}" if error.thread else "thread"
 
 
 def _locked_out(standstill: Stall) -> dict[int, int]:

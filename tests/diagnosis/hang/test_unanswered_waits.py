@@ -10,6 +10,8 @@ from sick import PLUGINS
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.recording.stacks import FileWait
+from distdoctor.recording.trace.events import ThreadFailed
+from distdoctor.testing.rank_trace import TraceBuilder
 from distdoctor.testing.stacks import frame, in_collective, looked_at, rank
 
 HANGS = [check for code, check in PLUGINS.checks.items() if code.startswith("DD1")]
@@ -63,6 +65,24 @@ def test_what_a_wait_in_the_library_is_for_is_named(line: str, inside: list[str]
     assert words in finding.title
     assert f"{who} does not" in finding.prescriptions[0].change
     assert "lock" not in finding.prescriptions[0].change
+
+
+@pytest.mark.parametrize("line", ["return box.get()", "return sleep(9)"])
+def test_a_thread_that_an_error_has_ended_is_told_and_is_the_cause_where_its_work_is_waited_for(line: str) -> None:
+    frames = [frame(f"{LIBRARY}/{words}") for words in ("threading.py:327 wait", "queue.py:171 get")]
+    standing = rank(1, *(frames if "box" in line else []), frame("train.py:2 take"))
+    log = TraceBuilder(1, world_size=2)
+    log.note(ThreadFailed("ValueError: n/a", "reader"), site="reader.py:9 fill")
+    job = looked_at(in_collective(0), standing, sources={"train.py": f"def take():\n    {line}\n"})
+    job = replace(job, ranks={1: log.build()})
+
+    found = [one for one in examine(job, HANGS, PLUGINS.remedies, live=True).findings if one.code == "DD116"]
+
+    (finding,) = found
+    owed = "box" in line
+    assert finding.title.endswith("nothing is put into `box`, and its thread reader ended with ValueError: n/a") is owed
+    assert finding.place.short == ("reader.py:9" if owed else "train.py:2")
+    assert any("its thread reader ended here: ValueError: n/a" in place.role for place in finding.places)
 
 
 def test_a_prompt_is_taken_away_also_where_the_input_is_a_pipe() -> None:
