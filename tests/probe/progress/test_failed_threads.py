@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,14 @@ from distdoctor.recording.trace.run_folder import read_run
 
 
 @pytest.fixture
-def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the hook that was there before has shown."""
     found: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: found.append(args.exc_type.__name__))
     rank = Rank(str(tmp_path), ProbeSettings())
     rank.trace = TraceWriter(str(tmp_path), 0, 1, 0, 0, ())
     watch_threads(rank)
-    yield found
+    return found
 
 
 def fail(error: BaseException, name: str = "reader") -> None:
