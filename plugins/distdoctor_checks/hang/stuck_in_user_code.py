@@ -18,8 +18,8 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  and its holder, the thread that has taken the lock, a prompt of pdb. A rank that holds the file lock which
                  the others ask for, and waits for them in a collective, is the one that is named. An exception that has ended
                  a thread of the rank is shown, as the cause where a queue, an event or a future is waited for. Of a key of a
-                 store those ranks are named that have set such keys so far, and not this one; or the key that others have set in its
-                 place, where the two names differ in one word that looks worked out, with what makes it differ.
+                 store those ranks are named that have set such keys so far, and not this one; or the key that others have set
+                 in its place, where the two names differ in one word that looks worked out, with what makes it differ.
 What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
                  step, never between two collectives; keep prompts and breakpoints out of ranks.
 When it is fine  The rank is back within 25 s, or it reads and writes.
