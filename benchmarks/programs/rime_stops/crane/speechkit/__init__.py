@@ -1,0 +1,4 @@
+from .cache import FeatureStore
+from .model import Tagger
+
+__all__ = ["FeatureStore", "Tagger"]
