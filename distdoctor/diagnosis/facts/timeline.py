@@ -9,10 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distdoctor.recording.recording import Call, RankTrace, SourceLine
+from distdoctor.recording.trace.events import KeyAwaited, KeySet
 from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op
 from distdoctor.recording.trace.reader import Rows
 
 FIRST_PAIRWISE, LAST_PAIRWISE = min(map(int, POINT_TO_POINT)), max(map(int, POINT_TO_POINT))
+ASKING, MOST_ASKING = (
+    (KeySet.number, KeyAwaited.number),
+    128,
+)  # of the newest events; each line of the user's has two at most
 UNBLOCKING = int(CallFlag.ASYNC | CallFlag.NATIVE)
 
 
@@ -32,12 +37,13 @@ class Timeline:
 
     @cached_property
     def last_ns(self) -> int:
-        """The latest sign of life in the recording; 0 without any."""
-        latest = 0
+        """The latest sign of life in the recording; 0 without any. To ask a store for a key is none: who polls it does so without
+        end, and the one event of that line is written anew each time."""
+        latest, events = 0, self.log.events[-MOST_ASKING:]
         for rows, names in (
             (self.log.calls[-1:], ("entered_ns", "returned_ns")),
             (self.log.steps[-1:], ("at_ns",)),
-            (self.log.events[-1:], ("at_ns",)),
+            (events[~np.isin(events["kind"], ASKING)][-1:], ("at_ns",)),
         ):
             for row in rows:
                 latest = max(latest, *(int(row[name]) for name in names))

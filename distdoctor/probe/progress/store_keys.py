@@ -31,6 +31,7 @@ class StoreKeys:
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
         self._events: dict[tuple[str, type], int] = {}  # (line, what it does) -> the number of its record
+        self._set: dict[str, tuple[str, ...]] = {}  # by line the keys that it has set last
         self._texts: set[str] = set()
 
     def install(self) -> None:
@@ -70,6 +71,10 @@ class StoreKeys:
             return
         keys, of_site = self._kept(given), trace.texts.id(site)
         event = KeySet(keys) if kind is KeySet else KeyAwaited(keys, is_over)
+        if kind is KeySet:
+            if self._set.get(site) == keys:
+                return  # a counter that is asked by adding nothing to it
+            self._set[site] = keys
         if number:
             trace.note_again(number, event, site=of_site)
         else:
