@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from distdoctor.diagnosis.facts.collectives import Collectives, GroupCalls, Trac
 from distdoctor.diagnosis.hang.program import ExecutedStatements
 from distdoctor.diagnosis.source.rank_guard import ENCLOSES, guards_of_one
 from distdoctor.recording.recording import Call, SourceLine
-from distdoctor.recording.trace.layout import CHAIN_MARK, GOLDEN, POINT_TO_POINT, Span, chain_of, digest_of
+from distdoctor.recording.trace.layout import CHAIN_MARK, GOLDEN, POINT_TO_POINT, Op, Span, chain_of, digest_of
 
 Chain = list[tuple[str, Span, str]]
 _HABIT = 2048  # calls back
@@ -31,6 +32,26 @@ def callers_of(facts: Collectives, call: Call | None) -> tuple[SourceLine, ...]:
     if call.site in sites[1:]:
         return tuple(sites[sites.index(call.site, 1) + 1 :])
     return tuple(sites[1:]) if sites and sites[0].path == call.site.path else ()
+
+
+def sent_otherwise(facts: Collectives, odd: int) -> tuple[SourceLine, ...]:
+    """The line whose messages one rank has sent more or less often than all others that send from it, who agree, and its
+    callers: an exchange with neighbours, of which a loop makes one more somewhere. () where there is none, or where not every
+    message is on record."""
+    counts: dict[int, Counter[int]] = {}
+    for rank, timeline in facts.timelines.items():
+        rows = timeline.log.calls
+        sent = rows["site_prefix"][rows["op"] == int(Op.SEND)]
+        if timeline.log.lost.get("calls") or not len(sent):
+            return ()
+        counts[rank] = Counter(sent.tolist())
+    others = [counts[rank] for rank in counts if rank != odd]
+    for word, times in counts.get(odd, Counter()).items() if len(others) > 1 else ():
+        usual = {one[word] for one in others}
+        chain = _chains_in(facts.timelines[odd].log.texts).get(word)
+        if len(usual) == 1 and usual != {times} and chain:
+            return tuple(SourceLine(path, span[0], function) for path, span, function in chain)
+    return ()
 
 
 def _chain_of(facts: Collectives, call: Call) -> Chain:

@@ -16,7 +16,7 @@ import numpy as np
 
 from distdoctor.diagnosis.facts.collectives import Collectives, Track
 from distdoctor.diagnosis.hang.alignment import ROOT
-from distdoctor.diagnosis.hang.call_chains import Parted, callers_of
+from distdoctor.diagnosis.hang.call_chains import Parted, callers_of, sent_otherwise
 from distdoctor.diagnosis.hang.ending import LEFT
 from distdoctor.diagnosis.hang.group_making import Making, NewGroup
 from distdoctor.diagnosis.hang.incident import Incident
@@ -76,7 +76,15 @@ def _decision_of(facts: Collectives, pairs: Pairs, incident: Incident) -> Decisi
         return turn
     by_message = _of_message(facts, pairs, incident)
     by_past = _by_past(facts, pairs, one, other) if _is_innermost(facts, one) else None
-    return by_message or by_past or _by_lines(facts, incident, one, other)
+    return by_message or by_past or _by_lines(facts, incident, one, other) or _by_exchanges(facts, incident, one)
+
+
+def _by_exchanges(facts: Collectives, incident: Incident, one: Call) -> Decision | None:
+    """What decides how often a line exchanges messages that one rank has come to more or less often than all others."""
+    if incident.kind is not IncidentKind.STRAYED:
+        return None
+    line, *callers = sent_otherwise(facts, one.rank) or (SourceLine(),)
+    return deciding_count(facts.recording.sources, line, one.site, callers) if line else None
 
 
 def _of_what_was_left_out(facts: Collectives, left_out: Call, odd: Call) -> Decision | None:
