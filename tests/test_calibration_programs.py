@@ -76,6 +76,7 @@ def test_there_are_programs_of_all_families() -> None:
         "quiet_mixed",
         "research_code",
         "rime_healthy",
+        "rime_late",
         "rime_silent",
         "rime_stops",
         "scales_and_saves",

@@ -109,13 +109,6 @@ def test_ends_that_count_alike_and_errors_that_all_meet_are_left_in_peace(job: C
     assert diagnosed(watched(job, seconds=60)).findings == ()
 
 
-def test_of_exchanges_that_one_rank_made_less_often_the_loop_is_shown_wherever_the_others_stand() -> None:
-    (finding,) = diagnosed(watched(hang_jobs.exchanges_by_its_own_speed, ranks=3, until=something_is_said)).findings
-
-    assert (finding.code, finding.ranks) == ("DD101", (1,)), finding
-    assert line("# substeps") in {place.site.line for place in finding.places}
-
-
 def test_the_condition_on_the_rank_is_the_place_and_the_fix_a_diff() -> None:
     (finding,) = diagnosed(watched(hang_jobs.saves_alone, until=something_is_said)).findings
 

@@ -260,35 +260,6 @@ def leaves_parts_together(rank: int) -> None:
             dist.barrier()
 
 
-def _exchange(rank: int, rows: Tensor) -> Tensor:
-    """A row from and to either neighbour on a ring of three."""
-    above, below = torch.empty(4), torch.empty(4)
-    works = [
-        dist.isend(rows, (rank - 1) % 3, tag=1),
-        dist.isend(rows, (rank + 1) % 3, tag=2),
-        dist.irecv(below, (rank + 1) % 3, tag=1),
-        dist.irecv(above, (rank - 1) % 3, tag=2),
-    ]
-    for work in works:
-        if work is not None:
-            work.wait()
-    return rows + 0.1 * (above + below)
-
-
-def _advance(rank: int, rows: Tensor, speed: float) -> Tensor:
-    for _ in range(2 if speed > 1 else 1):  # substeps
-        rows = _exchange(rank, rows)
-    return rows
-
-
-def exchanges_by_its_own_speed(rank: int) -> None:
-    rows = torch.ones(4)
-    for step in range(8):
-        rows = _advance(rank, rows, speed=step / (6 if rank == 1 else 4))
-        rows = _exchange(rank, rows)
-        dist.all_reduce(rows)
-
-
 def leaves_early(rank: int) -> None:
     trainer = Trainer(rank)
     for step in range(8):
