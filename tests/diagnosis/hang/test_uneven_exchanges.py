@@ -16,7 +16,7 @@ BESIDE = [LINE, (PATH, (61, 61, 8, 30), "main")]
 
 
 def found(*substeps: int) -> list[tuple[str, int]]:
-    """The line by which rank 1 exchanged otherwise, and its callers. Each rank made so many substeps, and ten exchanges besides."""
+    """The line by which rank 1 exchanged otherwise, and its callers. Each rank made so many substeps, and ten other exchanges."""
     logs = {}
     for rank, times in enumerate(substeps):
         log = TraceBuilder(rank, world_size=len(substeps))
