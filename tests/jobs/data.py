@@ -1043,8 +1043,8 @@ def shuffled_shares(rank: int, world_size: int, *, own: bool = True) -> Handed:
 class BufferedStream(IterableDataset[torch.Tensor]):
     """Files that are dealt out to workers; each rank shuffles in its own way."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size = rank, world_size
+    def __init__(self, rank: int, world_size: int, endless: bool) -> None:
+        self.rank, self.world_size, self.endless = rank, world_size, endless
         self.own = random.Random(11 + rank)
 
     def files(self, worker: int, workers: int) -> list[int]:
@@ -1054,8 +1054,9 @@ class BufferedStream(IterableDataset[torch.Tensor]):
         info = get_worker_info()
         files = self.files(*(info.id, info.num_workers) if info else (0, 1))
         rows = [file * 40 + row for file in files for row in range(40)]
-        self.own.shuffle(rows)
-        return (torch.tensor([float(row)]) for row in rows)
+        for _ in itertools.count() if self.endless else (0,):
+            self.own.shuffle(rows)
+            yield from (torch.tensor([float(row)]) for row in rows)
 
 
 class BufferedShares(BufferedStream):
@@ -1063,11 +1064,28 @@ class BufferedShares(BufferedStream):
         return list(range(12))[self.rank * workers + worker :: self.world_size * workers]
 
 
-def buffered_stream(rank: int, world_size: int, *, by_rank: bool = False, workers: int = 0) -> Handed:
-    data = (BufferedShares if by_rank else BufferedStream)(rank, world_size)
+class OwnOrder(IterableDataset[torch.Tensor]):
+    """Without end, in an order of its own, and told of no other rank: that may be meant."""
+
+    def __init__(self, seed: int) -> None:
+        self.own = random.Random(seed)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            yield from (torch.tensor([float(row)]) for row in self.own.sample(range(480), 480))
+
+
+def buffered_stream(
+    rank: int, world_size: int, *, by_rank: bool = False, workers: int = 0, endless: bool = False
+) -> Handed:
+    data = (BufferedShares if by_rank else BufferedStream)(rank, world_size, endless)
     loader = DataLoader(data, batch_size=20, num_workers=workers)
     trainer = Trainer()
-    return [trainer.epoch(loader) for _epoch in range(2)]
+    return [trainer.epoch(loader, 40 if endless else None) for _epoch in range(1 if endless else 2)]
+
+
+def own_order_without_end(rank: int, world_size: int) -> Handed:
+    return [Trainer().epoch(DataLoader(OwnOrder(11 + rank), batch_size=20), 40)]
 
 
 class ShuffledFiles(IterableDataset[torch.Tensor]):

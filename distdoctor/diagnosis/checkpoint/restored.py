@@ -199,7 +199,9 @@ def _counts_on(piece: Piece, one: Continuation, log: RankTrace | None) -> bool:
     now, then, first = (each.document.numbers.get(f"{LR} {number}") for each in (one.start, one.save, one.initial))
     rates = [float(row["lr"]) for row in log.rows("updates") if row["step"] and str(int(row["optimizer"])) == number]
     moved = next((rate for rate in rates if rate != now), None)
-    return None not in (then, first, moved) and abs(moved - then) * NEARER < abs(moved - first)  # type: ignore[operator]
+    if then is None or first is None or moved is None:
+        return False
+    return abs(moved - then) * NEARER < abs(moved - first)
 
 
 def _loaded_an_optimizer(log: RankTrace | None, again: StateSnapshot, own: list[StateSnapshot]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Self
 
@@ -70,10 +70,11 @@ def shared_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[st
 
 @dataclass(frozen=True, eq=False)
 class WholeStream:
-    """Every rank has read the same samples of iterable data to their end, each in an order of its own. `shared`: by the two
-    ranks that share the fewest; one in `one_in` was compared."""
+    """Every rank has read the same samples of iterable data, each in an order of its own: to their end, or, where there is none
+    (`endless`), before any came again. `shared`: by the two ranks that share the fewest; one in `one_in` was compared."""
 
     passes: Together
+    endless: bool
     replicas: ReplicaSet
     shared: int
     one_in: int
@@ -82,17 +83,25 @@ class WholeStream:
 def whole_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[str, str]) -> Iterator[WholeStream]:
     """One per loader whose training passes hold the same samples on all ranks, where the source deals nothing out by rank."""
     for known, sets in _read_to_the_end(orders, replicas):
-        one, found = sets[0].one, _Compared.of(sets)
+        found = _Compared.of(sets)
         streams = all(map(_is_whole_stream, (each for together in sets for each in together.passes.values())))
-        if not streams or found.by_batches or not found.is_without_repeats or any(map(_is_one_stream, sets)):
-            continue
-        pairs = found.shared_pairs(LEAST_OF_WHOLE, WHOLE)
-        ranks = sets[0].ranks
-        if (
-            len(pairs) == len(ranks) * (len(ranks) - 1) // 2
-            and stream_share(sources, one.data.name, one.made_line) is None
-        ):
-            yield WholeStream(sets[0], known, min(pairs.values()), found.one_in)
+        if streams and not found.by_batches and found.is_without_repeats:
+            yield from _of_all_ranks(sets, known, found, sources)
+    for known in replicas.sets:
+        for together in (every.among(known.ranks) for every in orders.together() if every.trains):
+            if len(together.ranks) > 1 and all(map(_has_no_end, together.passes.values())):
+                yield from _of_all_ranks([together], known, _Compared.of([together]).before_repeats(), sources)
+
+
+def _of_all_ranks(
+    sets: list[Together], known: ReplicaSet, found: _Compared, sources: Mapping[str, str]
+) -> Iterator[WholeStream]:
+    one, ranks = sets[0].one, sets[0].ranks
+    alike = any(_is_one_stream(together) for together in sets if len(together.one.indices))
+    pairs = found.shared_pairs(LEAST_OF_WHOLE, WHOLE) if not alike else {}
+    every = len(pairs) == len(ranks) * (len(ranks) - 1) // 2
+    if every and stream_share(sources, one.data.name, one.made_line) is None:
+        yield WholeStream(sets[0], _has_no_end(one), known, min(pairs.values()), found.one_in)
 
 
 def _read_to_the_end(orders: SampleOrders, replicas: Replicas) -> Iterator[tuple[ReplicaSet, list[Together]]]:
@@ -109,6 +118,13 @@ def _read_to_the_end(orders: SampleOrders, replicas: Replicas) -> Iterator[tuple
             ):
                 by_loader[str(passes.one.made_line), passes.one.data.name].append(passes)
         yield from ((known, sets) for sets in by_loader.values())
+
+
+def _has_no_end(one: LoaderPass) -> bool:
+    flags = one.flags
+    return (
+        bool(flags & PassFlag.ITERABLE) and not one.exhausted and len(one.rows) > 0 and not flags & PassFlag.REPLACEMENT
+    )
 
 
 def _is_whole_stream(one: LoaderPass) -> bool:
@@ -152,6 +168,10 @@ class _Compared:
         firsts = tuple({r: _firsts(p) for r, p in one.passes.items()} for one in sets)
         return cls(firsts, tuple(dict.fromkeys(one, 1.0) for one in firsts), True, 1)
 
+    def before_repeats(self) -> Self:
+        """What came to each rank before any of it came again."""
+        return replace(self, read=tuple({rank: _fresh(rows) for rank, rows in one.items()} for one in self.read))
+
     @property
     def is_without_repeats(self) -> bool:
         return all(len(one) == len(np.unique(one)) for by_rank in self.read for one in by_rank.values())
@@ -166,6 +186,12 @@ class _Compared:
                 found[a, b] += len(np.intersect1d(one, other))
                 compared[a, b] += min(len(one) * kept[b], len(other) * kept[a])
         return {pair: n for pair, n in found.items() if n >= max(least, compared[pair] * part if least > 1 else 0)}
+
+
+def _fresh(rows: Indices) -> Indices:
+    again = np.ones(len(rows), dtype=bool)
+    again[np.unique(rows, return_index=True)[1]] = False
+    return rows[: int(np.argmax(again))] if again.any() else rows
 
 
 def _firsts(one: LoaderPass) -> Indices:

@@ -14,10 +14,8 @@ from distdoctor.recording.trace.layout import POINT_TO_POINT, CallFlag, Op
 from distdoctor.recording.trace.reader import Rows
 
 FIRST_PAIRWISE, LAST_PAIRWISE = min(map(int, POINT_TO_POINT)), max(map(int, POINT_TO_POINT))
-ASKING, MOST_ASKING = (
-    (KeySet.number, KeyAwaited.number),
-    128,
-)  # of the newest events; each line of the user's has two at most
+ASKING = (KeySet.number, KeyAwaited.number)
+MOST_ASKING = 128  # of the newest events; each line of the user's has two at most
 UNBLOCKING = int(CallFlag.ASYNC | CallFlag.NATIVE)
 
 

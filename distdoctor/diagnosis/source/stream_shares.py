@@ -45,12 +45,29 @@ def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> 
                 around.append(scope)
     for scope in (*of_class, *around):
         for node in _dealt_in(program, scope):
+            if scope in around and _goes_elsewhere(program, scope, node, made):
+                continue
             shuffle = _shuffle_above(scope, node)
             if shuffle is None:
                 return StreamShare(scope.line(node), SourceLine())
             by_rank = _shuffles_it(scope, shuffle, node) and _is_seeded_by_rank(program, shuffle)
             return StreamShare(scope.line(node), scope.line(shuffle), by_rank)
     return None
+
+
+def _goes_elsewhere(program: UserProgram, scope: Scope, dealt: ast.expr, made: SourceLine) -> bool:
+    """Whether what is dealt out in the function that makes a loader is nothing that this loader is given."""
+    loaders = [call for call in scope.calls if last_word(call.func).endswith("Loader")]
+    own = [call for call in loaders if call.lineno <= made.line <= (call.end_lineno or call.lineno)]
+    given = [value for call in own for value in (*call.args, *(word.value for word in call.keywords))]
+    made_of = (one for value in given for one in all_made_of(program, value, through_objects=True))
+    return bool(own) and not any(dealt is node for one in made_of for node in ast.walk(one))
+
+
+def is_told_the_world(sources: Mapping[str, str], dataset: str) -> bool:
+    """Whether data of this class are made with a number of ranks: they are to be dealt out."""
+    makers = program_of(sources).methods({dataset}, "__init__")
+    return any(names_world(name) for scope in makers for name in scope.parameters)
 
 
 def is_told_its_share(sources: Mapping[str, str], dataset: str) -> bool:

@@ -13,7 +13,8 @@ How we know      The first samples of the batches are compared by content, batch
                  torch asks the workers in turns, so each worker's batches are compared with those of every other: likely.
                  Where each rank shuffles in its own way, all samples of whole passes are compared: four in five or more came to
                  every rank, none twice to one, and the source deals nothing out by rank (likely where it deals out to workers
-                 alone, else possible).
+                 alone, or is told how many ranks there are, else possible). Of a stream without end, what came before any
+                 sample came again (likely, or nothing).
                  Without a loader, what the wrapped models are given is compared, in the steps that are looked at: equal on all
                  replicas in each, at least 4 different ones, and so are the losses (likely). Where gradients are averaged by
                  hand the losses and the ranks' own gradients are compared (possible).
@@ -48,7 +49,7 @@ from distdoctor.diagnosis.source.batch_shares import takes_share_of_batches
 from distdoctor.diagnosis.source.given_values import Line
 from distdoctor.diagnosis.source.own_batches import batches_of_model, shared_seeds
 from distdoctor.diagnosis.source.stream_seeds import stream_seed, summed_numbers
-from distdoctor.diagnosis.source.stream_shares import shared_by_workers, shares_without_rank
+from distdoctor.diagnosis.source.stream_shares import is_told_the_world, shared_by_workers, shares_without_rank
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import Loading
@@ -85,9 +86,12 @@ def examine(
                 yield _doubted(finding, shares) if shares or apart else finding
     for whole in whole_streams(orders, replicas, sources.texts):
         one = whole.passes.one
-        if str(one.made_line) not in told and not takes_share_of_batches(sources.texts, one.loop_line):
+        if str(one.made_line) not in told:  # in orders of their own no share of one batch can be meant
             told.add(str(one.made_line))
-            yield _read_whole(whole, shared_by_workers(sources.texts, one.data.name))
+            workers = shared_by_workers(sources.texts, one.data.name)
+            meant = bool(workers) or is_told_the_world(sources.texts, one.data.name)
+            if meant or not whole.endless:  # without end, an order of each rank's own may be meant
+                yield _read_whole(whole, workers, meant=meant)
     for found in same_workers(orders, replicas):
         one = found.passes.one
         if str(one.made_line) not in told and not takes_share_of_batches(sources.texts, one.loop_line):
@@ -197,11 +201,14 @@ def _finding(same: SameStream, number: list[Line], by_workers: list[Line]) -> Fi
     )
 
 
-def _read_whole(whole: WholeStream, by_workers: list[Line]) -> Finding:
+def _read_whole(whole: WholeStream, by_workers: list[Line], *, meant: bool) -> Finding:
     one, ranks = whole.passes.one, whole.passes.ranks
     thinned = f" (of one in {whole.one_in} that was compared)" if whole.one_in > 1 else ""
+    much, when = "all", "in whole passes, none of them twice to one"
+    if whole.endless:
+        much, when = "the same stretch", "before any came again"
     return Finding(
-        title=f"{named(ranks)} each read all of {one.data.name}, in orders of their own: no rank has a share of it",
+        title=f"{named(ranks)} each read {much} of {one.data.name}, in orders of their own: no rank has a share of it",
         ranks=ranks,
         place=(*by_workers, (one.made_line or one.loop_line, ""))[0][0],
         places=(
@@ -216,8 +223,7 @@ def _read_whole(whole: WholeStream, by_workers: list[Line]) -> Finding:
             "workers": one.workers,
             "replicas": whole.replicas.words,
         },
-        why=f"the same {whole.shared:,} samples{thinned} came to each of {named(ranks)} in whole passes, none of them twice to "
-        f"one; {whole.replicas.words}",
+        why=f"the same {whole.shared:,} samples{thinned} came to each of {named(ranks)}, {when}; {whole.replicas.words}",
         prescriptions=(
             Prescription(
                 "shard-the-stream",
@@ -228,7 +234,7 @@ def _read_whole(whole: WholeStream, by_workers: list[Line]) -> Finding:
             ),
         ),
         severity=WARNING,
-        confidence=LIKELY if by_workers else POSSIBLE,
+        confidence=LIKELY if meant else POSSIBLE,
         at_ns=one.started_ns,
     )
 

@@ -91,6 +91,16 @@ def test_a_share_that_is_dealt_where_the_loader_is_made_counts_and_one_elsewhere
     assert stream_share({"/job/train.py": text.format(name="evaluate")}, "Stream", MADE) is None
 
 
+@pytest.mark.parametrize(("given", "counts"), [("rows", False), ("rows[rank::world_size]", True), ("own", True)])
+def test_what_is_dealt_out_there_counts_only_where_the_loader_is_given_it(given: str, counts: bool) -> None:
+    text = (
+        "def main(rank, world_size):\n    own = rows[rank::world_size]\n    test = DataLoader(rows[rank::world_size])\n"
+        f"    loader = DataLoader(Stream({given}))\n"
+    )
+    made = SourceLine("/job/train.py", 4, "main")
+    assert (stream_share({"/job/train.py": text}, "Stream", made) is not None) is counts
+
+
 TABLE = """def main():
     table = Table.load(){shard}
     data = Frames(table)
