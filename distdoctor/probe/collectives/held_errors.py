@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from distdoctor.probe import sites
 from distdoctor.probe.context import Rank
+from distdoctor.probe.error_words import in_plain_words
 from distdoctor.probe.interruptions import hand_on
 from distdoctor.probe.writer import TraceWriter
 from distdoctor.recording.trace.events import ErrorHeldBack
-from distdoctor.recording.trace.redaction import redacted
 
 MOST_LINES = 32
-LONGEST = 500  # characters
 
 
 class HeldErrors:
@@ -42,19 +41,9 @@ class HeldErrors:
         if site not in self._lines and len(self._lines) >= MOST_LINES:
             return
         texts = self.trace.texts
-        event = ErrorHeldBack(_words(error), call, self._calls)
+        event = ErrorHeldBack(in_plain_words(error), call, self._calls)
         raised = texts.id(sites.raised_at(error))
         if site in self._lines:
             self.trace.note_again(self._lines[site], event, site=raised)
         else:
             self._lines[site] = self.trace.note(event, site=raised)
-
-
-def _words(error: BaseException) -> str:
-    """`KeyError: 'phone'`; the type alone where the host's own code would have to put it into words."""
-    kind = type(error)
-    plain = kind.__str__ in _PLAIN and all(type(one) in (str, int, float, bytes) for one in error.args)
-    return redacted(f"{kind.__name__}: {error}"[:LONGEST]).replace("\0", " ") if plain and error.args else kind.__name__
-
-
-_PLAIN = (BaseException.__str__, KeyError.__str__, OSError.__str__)

@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 import traceback
+from concurrent.futures import Future
 from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import Any, TextIO
 
 from distdoctor.probe import optimizer_steps, sites, wrappers
 from distdoctor.probe.context import Rank
+from distdoctor.probe.error_words import in_plain_words, in_words
 from distdoctor.probe.interruptions import suppressed
 from distdoctor.probe.progress import garbage
 from distdoctor.probe.progress.core_share import CoreShares
@@ -138,7 +140,7 @@ def watch_end(rank: Rank) -> None:
         first = sites.raised_at(error)
         with suppressed(OSError), _private(path) as file:
             file.writelines(map(redacted, traceback.format_exception(error)))
-        errors = tuple(map(_in_words, _chain(error)))
+        errors = tuple(map(in_words, _chain(error)))
         trace = rank.trace
         trace.note(UncaughtException(errors, os.path.basename(path)), site=trace.texts.id(first))
         for listener in rank.on_exception:
@@ -185,27 +187,34 @@ def watch_end(rank: Rank) -> None:
 
 
 def watch_threads(rank: Rank) -> None:
-    """Record the exceptions that end threads, in the place where the interpreter shows them."""
-    previous, failed = threading.excepthook, itertools.count()
+    """Record the exceptions that end threads, where the interpreter shows them, and those that a future keeps for who asks it."""
+    failed = itertools.count()
 
     @rank.guarded
-    def note(args: threading.ExceptHookArgs) -> None:
-        error, trace = args.exc_value, rank.trace
+    def note(error: BaseException | None, thread: threading.Thread | None, *, kept: bool = False) -> None:
+        trace = rank.trace
         if trace is None or trace.gave_way or error is None or isinstance(error, SystemExit):
             return
         if next(failed) < _MOST_THREADS:
-            event = ThreadFailed(_in_words(error), args.thread.name if args.thread is not None else "")
-            trace.note(event, site=trace.texts.id(sites.raised_at(error)))
+            words, name = in_plain_words(error) if kept else in_words(error), thread.name if thread is not None else ""
+            trace.note(ThreadFailed(words, name, kept), site=trace.texts.id(sites.raised_at(error)))
 
-    def excepthook(args: threading.ExceptHookArgs) -> None:
-        note(args)
-        previous(args)
+    def showing(original: Any) -> Any:
+        def excepthook(args: threading.ExceptHookArgs) -> Any:
+            note(args.exc_value, args.thread)
+            return original(args)
 
-    threading.excepthook = excepthook
+        return excepthook
 
+    def keeping(original: Any) -> Any:
+        def set_exception(future: Any, exception: BaseException | None) -> Any:
+            note(exception, threading.current_thread(), kept=True)
+            return original(future, exception)
 
-def _in_words(error: BaseException) -> str:
-    return redacted(f"{type(error).__name__}: {error}"[:2000]).replace("\0", " ")
+        return set_exception
+
+    wrappers.lay(threading, "excepthook", showing)
+    wrappers.lay(Future, "set_exception", keeping)
 
 
 def raised_by_child(error: BaseException | None) -> BaseException | None:

@@ -223,10 +223,11 @@ class ErrorHeldBack(TraceEvent):
 
 @kind(81)
 class ThreadFailed(TraceEvent):
-    """An exception ended a thread of the program's; the process goes on. The site is where it was raised."""
+    """An exception ended a thread of the program's, or a task in one; the process goes on. The site is where it was raised."""
 
     error: str = ""  # `ValueError: could not convert string to float: 'n/a'`
     thread: str = ""  # its name
+    kept: bool = False  # by the future of a task: nobody sees it before that is asked
 
 
 @kind(8)

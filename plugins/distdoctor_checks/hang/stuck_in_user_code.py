@@ -17,7 +17,8 @@ How we know      Two samples of its stack are equal, the kernel has not schedule
                  What is waited for is named where /proc or the source shows it: the FIFO that open() waits on, a file lock
                  and its holder, the thread that has taken the lock, a prompt of pdb. A rank that holds the file lock which
                  the others ask for, and waits for them in a collective, is the one that is named. An exception that has ended
-                 a thread of the rank is shown, as the cause where a queue, an event or a future is waited for. Of a key of a
+                 a thread of the rank is shown, as the cause where a queue, an event or a future is waited for; one that a
+                 task's future keeps is shown beside it, also that of a rank which may have had to set the key. Of a key of a
                  store those ranks are named that have set such keys so far, and not this one; or the key that others have set
                  in its place, where the two names differ in one word that looks worked out, with what makes it differ.
 What to do       Check the line. Give locks, subprocesses and network calls a timeout; do rank-local work before or after the
@@ -60,7 +61,7 @@ from distdoctor.diagnosis.hang.in_logs import (
 )
 from distdoctor.diagnosis.hang.in_ras import STACKS, hosts_behind
 from distdoctor.diagnosis.hang.live.awaited_keys import of_awaited_key
-from distdoctor.diagnosis.hang.live.obstacle import lock_keepers, obstacle_of
+from distdoctor.diagnosis.hang.live.obstacle import KEY_OF_STORE, lock_keepers, obstacle_of
 from distdoctor.diagnosis.hang.live.rank_activity import Activity, RankActivity, line_of, standing_of
 from distdoctor.diagnosis.hang.live.sides import KEY as APART
 from distdoctor.diagnosis.hang.live.stall import OWN_CODE, Stall, evidence_of, of_several
@@ -393,7 +394,11 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
     title = standstill.since(first) if len(standings) == 1 else of_several(standstill.since(first))
     ranks = tuple(one.rank for one in standings)
     failed = _failed_threads(standings, standstill)
-    error = next(iter(failed.values()), None)
+    error = next((one for one in failed.values() if not one.kept), None)
+    if obstacle is not None and KEY_OF_STORE in obstacle.facts:  # another rank is to set it, maybe in a task of its own
+        of_others = _failed_threads([s for s in standstill.standings.values() if s not in standings], standstill)
+        fix = "".join(f"fix the error at {one.site.short} on rank {rank}; " for rank, one in of_others.items())
+        failed, obstacle = failed | of_others, replace(obstacle, change=f"{fix}{obstacle.change}")
     if obstacle is not None and obstacle.words and error is not None:  # it waits for what that thread owes
         obstacle = replace(
             obstacle,
@@ -408,10 +413,7 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
         confidence=standstill.confidence(*standings),
         place=(obstacle.place if obstacle else None) or first.site,
         places=(
-            *(
-                Place(one.site, (rank,), f"its {_thread(one)} ended here: {one.error[:120]}")
-                for rank, one in failed.items()
-            ),
+            *(Place(one.site, (rank,), _end_of(one)) for rank, one in failed.items()),
             mine,
             *(Place(site, ranks, words) for site, words in also),
             *(Place(site, (), words) for site, words in (obstacle.of_others if obstacle is not None else ())),
@@ -435,6 +437,12 @@ def _failed_threads(standings: Sequence[RankActivity], standstill: Stall) -> dic
     logs = {one.rank: standstill.recording.ranks.get(one.rank) for one in standings}
     noted = {rank: list(log.noted(ThreadFailed)) for rank, log in logs.items() if log is not None}
     return {rank: events[-1] for rank, events in noted.items() if events and events[-1].site}
+
+
+def _end_of(error: ThreadFailed) -> str:
+    if error.kept:
+        return f"a task of its {_thread(error)} failed here, and its future keeps that: {error.error[:120]}"
+    return f"its {_thread(error)} ended here: {error.error[:120]}"
 
 
 def _thread(error: ThreadFailed) -> str:

@@ -85,6 +85,23 @@ def test_a_thread_that_an_error_has_ended_is_told_and_is_the_cause_where_its_wor
     assert any("its thread reader ended here: ValueError: n/a" in place.role for place in finding.places)
 
 
+def test_a_task_of_another_rank_that_failed_is_told_where_a_key_of_the_store_is_waited_for() -> None:
+    log = TraceBuilder(0, world_size=2)
+    log.note(ThreadFailed("TypeError: float32", "writer_0", True), site="save.py:9 write")
+    line = 'store.wait(["published/best"])'
+    job = looked_at(
+        in_collective(0), rank(1, frame("train.py:2 follow")), sources={"train.py": f"def f(store):\n    {line}\n"}
+    )
+    job = replace(job, ranks={0: log.build()})
+
+    (finding,) = [one for one in examine(job, HANGS, PLUGINS.remedies, live=True).findings if one.code == "DD116"]
+
+    assert finding.ranks == (1,)
+    roles = {place.ranks: place.role for place in finding.places}
+    assert roles[(0,)].startswith(("a task of its thread writer_0 failed here", "waits"))
+    assert finding.prescriptions[0].change.startswith("fix the error at save.py:9 on rank 0; set that key")
+
+
 def test_a_prompt_is_taken_away_also_where_the_input_is_a_pipe() -> None:
     assert told('input("really? ")', reads=True).prescriptions[0].change.startswith("remove the prompt at train.py:2")
 

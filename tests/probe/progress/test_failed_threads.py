@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from distdoctor.probe import wrappers
 from distdoctor.probe.context import Rank
 from distdoctor.probe.progress.stream import watch_threads
 from distdoctor.probe.writer import TraceWriter
@@ -16,14 +19,15 @@ from distdoctor.recording.trace.run_folder import read_run
 
 
 @pytest.fixture
-def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What the hook that was there before has shown."""
     found: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: found.append(args.exc_type.__name__))
     rank = Rank(str(tmp_path), ProbeSettings())
     rank.trace = TraceWriter(str(tmp_path), 0, 1, 0, 0, ())
     watch_threads(rank)
-    return found
+    yield found
+    wrappers.remove_all()
 
 
 def fail(error: BaseException, name: str = "reader") -> None:
@@ -56,3 +60,24 @@ def test_threads_that_fail_without_end_fill_nothing(shown: list[str], tmp_path: 
         fail(ValueError(str(number)))
     assert len(noted(tmp_path)) == 16
     assert len(shown) == 40
+
+
+class Wordy(Exception):
+    def __str__(self) -> str:
+        raise AssertionError("the host's own code is not asked")
+
+
+@pytest.mark.parametrize(("error", "words"), [(TypeError("no float"), "TypeError: no float"), (Wordy("x"), "Wordy")])
+def test_an_error_that_a_future_keeps_is_known_and_still_handed_on(
+    shown: list[str], tmp_path: Path, error: Exception, words: str
+) -> None:
+    def run() -> None:
+        raise error
+
+    with ThreadPoolExecutor(1, "writer") as pool:
+        task = pool.submit(run)
+    assert task.exception() is error
+    (one,) = noted(tmp_path)
+    assert (one.error, one.kept, one.site.function) == (words, True, "run")
+    assert one.thread.startswith("writer")
+    assert shown == []

@@ -14,6 +14,7 @@ from distdoctor.recording.source_line import SourceLine
 from distdoctor.recording.stacks import FileWait, Frame, ProcessStacks, Stacks, ThreadStack
 
 LOCK_CALLS = ("flock", "fcntl")
+KEY_OF_STORE = "key of the store"  # among the facts of an obstacle
 _LONGEST_COMMAND = 60  # letters of a command line in a sentence
 
 
@@ -101,7 +102,7 @@ def _in_store(site: SourceLine, sources: Mapping[str, str]) -> Obstacle | None:
     return Obstacle(
         f"it waits in the store for the key `{key}`, which does not come",
         f"set that key on every path of whoever answers{where}, or give the wait at {_short(site)} a timeout",
-        {"key of the store": key},
+        {KEY_OF_STORE: key},
         of_others=tuple((line, f"sets keys of the store: `{text}`") for line, text in setters),
     )
 
