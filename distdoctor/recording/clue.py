@@ -36,6 +36,7 @@ class ClueKind(StrEnum):
     WARNING = "warning"  # of NCCL
     GPU_FAULT = "gpu fault"  # of ROCm's runtime about a GPU; operation: which device, and why
     PRINTED = "printed"  # what a device says of a kernel that failed, without an exception around it
+    NETWORK = "network"  # what NCCL's own network met; operation: that
     XID = "xid"  # of NVIDIA's driver about a GPU; numbers: its code, the process id (0: not told); operation: which device
     DIAGNOSTIC = (
         "diagnostic"  # of NCCL's own diagnostics, 2.31 and newer: what they found, and what they found in order

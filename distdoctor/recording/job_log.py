@@ -136,6 +136,10 @@ _ENV_RANK = re.compile(r"^\s{1,40}RANK:\s{1,40}(\d{1,7})$")  # of a container, i
 _ENV_LINES = 80  # behind how its last process ended
 _XID = re.compile(r"NVRM: Xid \((PCI:[\w:.]{1,30})\): (\d{1,4})\b(?:.{0,40}?\bpid=(\d{1,9}))?")
 _GPU_FAULT = re.compile(r"HW Exception by (GPU node-\d{1,4}) [^:]{0,80}: ?\S{0,20}\)? reason ?: ?(\w[\w ]{0,60})")
+_OF_NETWORK = re.compile(
+    r"NET/\w{1,12} ?: ?(Got completion from peer \S{1,60} with [^,(]{1,60})|"
+    r"(connect returned [\w ]{1,40}, exceeded error retry count)"
+)
 # What CUDA and HIP say of a kernel where nobody raises it, and of an assertion in one.
 _PRINTED = re.compile(
     r"(?:CUDA|HIP) error: (?:an illegal memory access|misaligned address|unspecified launch failure)[^'\"]{0,60}|"
@@ -176,7 +180,7 @@ _TELLING = re.compile(
     r"oom.kill|srun: |STEP |DUE TO |process rank|sigkill_handler|Signal: |Fatal Python|Detected mismatch|finished reduction|"
     r"timed out|workers joined|Last error: |OOMKilled|memory pressure|NVRM: Xid|low on memory|Terminating the process|"
     r"\[TC\]\[rank|GIL induced|time\s{0,20}: +\d|Application timeout|remote peer|[Mm]ismatched collective|bus error|"
-    rf"exit type|server socket|death signal|got signal|\sRANK:|{FAULTS}"
+    rf"exit type|error retry count|server socket|death signal|got signal|\sRANK:|{FAULTS}"
 )
 _STANDS = re.compile(r"watchdog got stuck for (\d{1,9}) seconds without making progress")
 # A launcher that was itself asked to end, and passes that on.
@@ -740,6 +744,8 @@ def _clue(words: str) -> Clue | None:
         return Clue(ClueKind.GPU_FAULT, "", operation=f"{found[1]}: {found[2].strip()}")
     if found := _XID.search(words):
         return Clue(ClueKind.XID, "", numbers=(int(found[2]), int(found[3] or 0)), operation=found[1])
+    if (found := _OF_NETWORK.search(words)) and not NCCL_SAYS.search(words):
+        return Clue(ClueKind.NETWORK, "", operation=(found[1] or found[2]).strip())
     if _PEER_GONE.search(words):  # NCCL warns of it as well
         return Clue(ClueKind.PEER_GONE, "")
     if (found := NCCL_SAYS.search(words)) and words[found.end() :].strip():

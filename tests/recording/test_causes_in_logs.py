@@ -220,6 +220,37 @@ def test_a_gpu_that_hung_is_told_before_the_timeouts_that_follow() -> None:
     assert finding.title == "ROCm's runtime reported a hardware exception on GPU node-9: GPU Hang"
 
 
+GONE = (
+    "[rank1]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+)
+COMPLETION = "NET/IB : Got completion from peer 10.5.0.34<33956> with error 5, opcode 0, len 1, vendor err 244 (Recv)\n"
+REFUSED = "[rank1]: socketPollConnect: connect returned Connection refused, exceeded error retry count (35)\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (COMPLETION, "NCCL's own network failed on rank 1: Got completion from peer 10.5.0.34<33956> with error 5"),
+        (
+            REFUSED,
+            "NCCL's own network failed on rank 1: connect returned Connection refused, exceeded error retry count",
+        ),
+    ],
+)
+def test_what_nccls_own_network_met_says_more_than_that_a_peer_is_gone(last: str, words: str) -> None:
+    finding = told(f"{GONE}[rank1]: Last error:\n{last}srun: error: g15: task 1: Exited with exit code 1\n")[0]
+
+    assert (finding.code, finding.title, finding.confidence) == ("DD122", words, POSSIBLE)
+
+
+def test_a_peer_that_was_killed_says_more_than_the_network_that_missed_it() -> None:
+    killed = "traceback : Signal 9 (SIGKILL) received by PID 4002\n"
+    table = f"  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 4002)\n  error_file: <N/A>\n  {killed}"
+    finding = told(f"{GONE}[rank1]: Last error:\n{COMPLETION}Root Cause (first observed failure):\n{table}")[0]
+
+    assert (finding.code, finding.ranks) == ("DD110", (3,))
+
+
 LOOPBACK = (
     "[rank9]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback address "
     "as fallback.\n"

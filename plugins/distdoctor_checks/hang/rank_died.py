@@ -68,6 +68,7 @@ LEFT_PROMPT = "BdbQuit"  # what pdb raises in the program where `q` is typed, or
 # CUDA's words for memory, a link or a whole GPU that broke; an illegal access is the program's.
 _OF_THE_DEVICE = re.compile(r"uncorrectable (?:ECC|NVLink)|fallen off the bus|hardware stack error", re.IGNORECASE)
 _OF_A_KILL = re.compile(r"is killed by signal: Killed")  # an exception that only says that a helper was killed
+_BY_CODE = re.compile(r"exit code", re.IGNORECASE)
 _NO_JOB = "nothing in the log shows that it is of a distributed job"
 # Incidents in which ranks wait in calls that do not belong together.
 WAITING = (IncidentKind.DIVERGED, IncidentKind.STRAYED, IncidentKind.UNSENT, IncidentKind.RING)
@@ -151,7 +152,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _after_warning(_task_ended(task, log), log, task.line_number)
     elif log.first_ends:
         yield from claimed([_after_warning(_ended(log.first_ends, log.left_alone, log.crash), log)], 15)
-    elif ended := log.other_ends:
+    elif (ended := log.other_ends) and not (log.lines(ClueKind.NETWORK) and _BY_CODE.search(ended[0].operation)):
         found = _after_warning(_said_to_have_ended(ended[0]), log, ended[0].line_number)
         if _BY_LIMIT.search(ended[0].operation):
             found = replace(found, severity=NOTE, why=f"{found.why.partition(';')[0]}; it says of nothing that failed")

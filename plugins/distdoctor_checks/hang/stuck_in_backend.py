@@ -46,6 +46,7 @@ from distdoctor.diagnosis.hang.verdict import Verdict
 from distdoctor.diagnosis.hang.wording import by_site, full, seconds, short
 from distdoctor.recording.clue import Clue, ClueKind
 from distdoctor.recording.job_log import NCCL_SAYS
+from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
@@ -99,6 +100,7 @@ def _by_log(log: LogFacts) -> Iterator[Finding]:
         yield _unnumbered(log.unnumbered)
     elif standing := log.lines(ClueKind.STANDS):
         yield _watchdogs_stand(standing)
+    yield from (_lost_connection(clue) for clue in log.lines(ClueKind.NETWORK)[:1])
     yield from (_fault_of_gpu(clue) for clue in log.lines(ClueKind.GPU_FAULT)[:1])
     yield from (_fault_of_device(clue) for clue in log.lines(ClueKind.XID) if clue.numbers[0] in _XIDS_OF_HARDWARE)
     yield from (replace(w, severity=NOTE) if log.tells_of_no_end else w for w in map(_warning, log.warnings[:1]))
@@ -270,6 +272,24 @@ def _of_adapter(clue: Clue) -> Finding:
             "if it happens again",
         ),
         specificity=50,
+    )
+
+
+def _lost_connection(clue: Clue) -> Finding:
+    """What NCCL's own network met on the way to a peer: a line that is down, or a peer that is no more."""
+    return from_line(
+        clue,
+        f"NCCL's own network failed{f' on {named(who(clue))}' if who(clue) else ''}: {clue.operation}",
+        (),
+        POSSIBLE,
+        "the way to that peer (adapter, cable, switch, firewall, another interface than NCCL takes), or the peer had ended "
+        "before: nothing else in the log says which",
+        Prescription(
+            "gather-backend-evidence",
+            change="look whether the other end still ran then; if so, at both adapters (ibstat, dmesg) and NCCL_SOCKET_IFNAME, "
+            "with NCCL_DEBUG=INFO",
+        ),
+        specificity=14,  # that a process was killed says more
     )
 
 
