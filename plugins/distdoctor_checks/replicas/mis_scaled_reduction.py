@@ -55,8 +55,8 @@ from distdoctor.recording.trace.layout import CallFlag, Op
 SEEN = 2  # different counts; a constant may be anything
 FEWEST = 3  # steps in which counts are far apart
 FAR, APART = 1.5, 1.25  # times as much on one rank as on another: in those steps, and in most
-# Steps, and the part of them, in which one rank has the fewest: by chance it is one of two in 11 of 12 in 0.6 % of jobs.
-MANY, NEARLY = 12, 0.9
+# Steps, and the part of them, in which one rank has the fewest: by chance it is one of two in 8 of 8 in 0.8 % of jobs.
+MANY, NEARLY = 8, 0.92
 NUMBER_BYTES = 64  # of each rank: a count, or a few
 EXCHANGES = [int(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.ALL_GATHER_INTO_TENSOR)]
 
