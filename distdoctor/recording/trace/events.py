@@ -201,6 +201,11 @@ class GroupDestroyed(TraceEvent):
     key: str = ""  # "": all groups
 
 
+def _in_short(error: str) -> str:
+    """In one line."""
+    return " ".join(error.split())[:160]
+
+
 @kind(7)
 class UncaughtException(TraceEvent):
     errors: Names = ()  # `Type: message`; then those that were being handled when it was raised, up to the first one
@@ -220,6 +225,10 @@ class ErrorHeldBack(TraceEvent):
     call: int = 0  # the number of the record of the newest such collective of that line
     calls: int = 0  # so many while this exception was being handled, that one included
 
+    @property
+    def words(self) -> str:
+        return _in_short(self.error)
+
 
 @kind(81)
 class ThreadFailed(TraceEvent):
@@ -228,6 +237,10 @@ class ThreadFailed(TraceEvent):
     error: str = ""  # `ValueError: could not convert string to float: 'n/a'`
     thread: str = ""  # its name
     kept: bool = False  # by the future of a task: nobody sees it before that is asked
+
+    @property
+    def words(self) -> str:
+        return _in_short(self.error)
 
 
 @kind(8)

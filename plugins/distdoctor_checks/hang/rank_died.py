@@ -107,13 +107,13 @@ def _held_back(verdict: Verdict, incident: Incident, held: HeldError) -> Finding
     ranks, raised = tuple(sorted(held.errors)), error.site or call.site
     places = {site: tuple(sorted(r for r, one in held.errors.items() if one.site == site)) for site in _sites(held)}
     return Finding(
-        title=f"raised {error.error}, and waits in {short(call)} before anybody sees that",
+        title=f"raised {error.words}, and waits in {short(call)} before anybody sees that",
         ranks=ranks,
         confidence=LIKELY,
         stalls=incident.stalls,
         place=raised,
         places=(
-            *(Place(site, who, f"raised {held.errors[who[0]].error}") for site, who in places.items()),
+            *(Place(site, who, f"raised {held.errors[who[0]].words}") for site, who in places.items()),
             *by_site(verdict, held.calls, f"{full(call)}, called while that is being handled"),
             *by_site(verdict, held.others),
         ),

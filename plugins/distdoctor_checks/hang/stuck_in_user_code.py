@@ -394,15 +394,16 @@ def _stuck(standings: Sequence[RankActivity], standstill: Stall) -> Finding:
     title = standstill.since(first) if len(standings) == 1 else of_several(standstill.since(first))
     ranks = tuple(one.rank for one in standings)
     failed = _failed_threads(standings, standstill)
-    error = next((one for one in failed.values() if not one.kept), None)
+    of_others = _failed_threads([s for s in standstill.standings.values() if s not in standings], standstill)
+    everywhere = {one.site for one in of_others.values()}  # what ranks met that go on is no cause
+    error = next((one for one in failed.values() if not one.kept and one.site not in everywhere), None)
     if obstacle is not None and KEY_OF_STORE in obstacle.facts:  # another rank is to set it, maybe in a task of its own
-        of_others = _failed_threads([s for s in standstill.standings.values() if s not in standings], standstill)
         fix = "".join(f"fix the error at {one.site.short} on rank {rank}; " for rank, one in of_others.items())
         failed, obstacle = failed | of_others, replace(obstacle, change=f"{fix}{obstacle.change}")
     if obstacle is not None and obstacle.words and error is not None:  # it waits for what that thread owes
         obstacle = replace(
             obstacle,
-            words=f"{obstacle.words}, and its {_thread(error)} ended with {error.error[:120]}",
+            words=f"{obstacle.words}, and its {_thread(error)} ended with {error.words}",
             change=f"fix the error at {error.site.short} in the {_thread(error)}, and hand errors of it on to whoever waits at "
             f"{first.site.short}, which asks for ever else",
             place=error.site,
@@ -441,8 +442,8 @@ def _failed_threads(standings: Sequence[RankActivity], standstill: Stall) -> dic
 
 def _end_of(error: ThreadFailed) -> str:
     if error.kept:
-        return f"a task of its {_thread(error)} failed here, and its future keeps that: {error.error[:120]}"
-    return f"its {_thread(error)} ended here: {error.error[:120]}"
+        return f"a task of its {_thread(error)} failed here, and its future keeps that: {error.words}"
+    return f"its {_thread(error)} ended here: {error.words}"
 
 
 def _thread(error: ThreadFailed) -> str:

@@ -55,9 +55,16 @@ def _went_past(parting: ReplicaDivergence, gradients: Gradients) -> bool:
 
 
 def _of_wrappers_gone_past(parting: ReplicaDivergence, gradients: Gradients) -> bool:
-    """Whether all that differs is reduced by wrappers that no forward went through, beside others."""
-    names = {name for event in _events(Bypassed, parting, gradients) for name in event.parameters}
+    """Whether all that differs is reduced by wrappers that no forward went through in that step, beside others."""
+    names = {name for event in _gone_past(parting, gradients) for name in event.parameters}
     return bool(parting.differences) and {difference.name for difference in parting.differences} <= names
+
+
+def _gone_past(parting: ReplicaDivergence, gradients: Gradients) -> list[Bypassed]:
+    """What is on record of the wrapper of what differs first, or of any, in the steps since the ranks agreed."""
+    events = [one for one in _events(Bypassed, parting, gradients) if parting.agreed < one.step <= parting.step]
+    first = parting.first.name if parting.first is not None else ""
+    return sorted(events, key=lambda one: first not in one.parameters)
 
 
 def _events(kind: type[Kind], parting: ReplicaDivergence, gradients: Gradients) -> Iterator[Kind]:
@@ -67,12 +74,15 @@ def _events(kind: type[Kind], parting: ReplicaDivergence, gradients: Gradients) 
 
 
 def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources) -> Finding:
-    seen = event_site(gradients, Bypassed, parting.peers.ranks)
+    past = _gone_past(parting, gradients)
+    seen = next((one.site for one in past if one.site), None) or event_site(gradients, Bypassed, parting.peers.ranks)
     loss_line = next((u.loss_site for u in parting.updates.values() if u.loss_site), parting.site)
     forward = seen or line_with(sources.texts, loss_line, ".module(") or loss_line
     taken = _taken_out(sources, forward)
     line = taken or forward
-    wrapped = _wrapped_at(parting, gradients)
+    made = list(_events(Wrapped, parting, gradients))  # those of the first rank that knows come first
+    number = max(past[0].wrapper, 1) if past else 1
+    wrapped = made[number - 1].site if number <= len(made) else SourceLine()
     backwards = max(parting.counts("backwards").values())
     return Finding(
         title=f"{parting.when}: the forward pass bypassed DistributedDataParallel, so the gradients of "
@@ -93,14 +103,6 @@ def _bypassed(parting: ReplicaDivergence, gradients: Gradients, sources: Sources
         at_ns=parting.at_ns,
         explains=(parting.key,),
     )
-
-
-def _wrapped_at(parting: ReplicaDivergence, gradients: Gradients) -> SourceLine:
-    """Where the wrapper that nothing went through was made, on the first rank that knows; without one the first of all."""
-    past = next((event for event in _events(Bypassed, parting, gradients) if event.wrapper), None)
-    made = list(_events(Wrapped, parting, gradients))
-    at = past.wrapper - 1 if past is not None else 0
-    return made[at].site if at < len(made) else SourceLine()
 
 
 def _taken_out(sources: Sources, forward: SourceLine) -> SourceLine:

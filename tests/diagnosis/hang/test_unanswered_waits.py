@@ -85,6 +85,22 @@ def test_a_thread_that_an_error_has_ended_is_told_and_is_the_cause_where_its_wor
     assert any("its thread reader ended here: ValueError: n/a" in place.role for place in finding.places)
 
 
+def test_a_thread_that_failed_on_every_rank_is_shown_and_no_cause() -> None:
+    frames = [frame(f"{LIBRARY}/{words}") for words in ("threading.py:327 wait", "queue.py:171 get")]
+    job = looked_at(
+        in_collective(0), rank(1, *frames, frame("train.py:2 take")), sources={"train.py": "def f():\n    q.get()\n"}
+    )
+    logs = {number: TraceBuilder(number, world_size=2) for number in range(2)}
+    for log in logs.values():
+        log.note(ThreadFailed("ValueError:\nn/a", "status"), site="status.py:9 post")
+    job = replace(job, ranks={number: log.build() for number, log in logs.items()})
+
+    (finding,) = [one for one in examine(job, HANGS, PLUGINS.remedies, live=True).findings if one.code == "DD116"]
+
+    assert finding.title.endswith("nothing is put into `q`")
+    assert any("its thread status ended here: ValueError: n/a" in place.role for place in finding.places)
+
+
 def test_a_task_of_another_rank_that_failed_is_told_where_a_key_of_the_store_is_waited_for() -> None:
     log = TraceBuilder(0, world_size=2)
     log.note(ThreadFailed("TypeError: float32", "writer_0", True), site="save.py:9 write")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sick import PLUGINS
 
+from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import Finding
 from distdoctor.recording.recording import Recording
 from distdoctor.recording.trace.events import (
@@ -519,3 +520,13 @@ def test_a_flag_that_is_set_behind_the_forward_is_shown_with_when_it_is_read() -
     assert lines(finding)[:3] == [13, 13, 14]
     assert finding.places[0].role == "decides on it from the next forward on"
     assert finding.prescriptions[0].change.startswith("set the flag of train.py:13 before the forward")
+
+
+@pytest.mark.parametrize(("step", "code"), [(1, "DD202"), (2, "DD206")])
+def test_a_wrapper_is_gone_past_only_in_the_step_in_which_its_gradients_part(step: int, code: str) -> None:
+    job = trained_job(2).initial().step()
+    job.note(Bypassed("Head", step, 1, ("head.weight",)), site="train.py:30 train")
+    job.step(grads={1: 1}, params={1: 1}, names=["head.weight"])
+
+    checks = [PLUGINS.checks[one] for one in ("DD202", "DD206")]
+    assert [one.code for one in examine(job.recording(), checks).findings] == [code]
