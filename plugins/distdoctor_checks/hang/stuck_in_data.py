@@ -6,6 +6,8 @@ What it means    One rank is inside its loader. The worker that makes its batch 
 Why it hurts     One read holds up every rank, and the error, after 30 minutes, names an innocent one.
 How we know      The rank's stack is in torch's DataLoader in every sample; the worker at work on a batch is on the same line in
                  every sample and has not run in between. Workers that wait for an index are idle by design and are not blamed.
+                 A lock of the program's that a worker waits for, and that no thread of its own is seen to hold, is taken for one
+                 that was held when the worker was forked, as loaders do by default on Linux.
 What to do       Check the worker's line. Give reads a timeout; DataLoader(timeout=...) turns the wait into an error that names
                  the loader. Open files and connections inside the worker, not before the fork.
 When it is fine  The worker moves or reads: slow data is not stuck data. Where the others have waited for 25 s for one batch, it
