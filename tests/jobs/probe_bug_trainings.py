@@ -15,7 +15,9 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -348,6 +350,33 @@ def failing(rank: int, world_size: int, folder: str) -> str:
     return digest(*losses, *model.parameters())
 
 
+def caught(rank: int, world_size: int, folder: str) -> str:
+    """Errors that the program lives with: of a thread, of a task, and one that is being handled while it issues a collective."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found: list[Any] = []
+    for number in range(3):
+        reader = threading.Thread(target=_fails, args=(rank,), name="reader")
+        reader.start()
+        reader.join()
+        with ThreadPoolExecutor(1) as pool:
+            found.append(str(pool.submit(_fails, rank).exception()))
+        try:
+            _fails(rank)
+        except ValueError:
+            word = torch.full((4,), float(number))
+            dist.all_reduce(word)
+            dist.all_reduce(word)
+            found.append(word)
+        found += steps(model, optimizer, 1, torch.ones(4, 16))
+    return digest(*found, *model.parameters())
+
+
+def _fails(rank: int) -> None:
+    raise ValueError(f"cannot read the shard of rank {rank}")
+
+
 def _out_of_memory() -> None:
     torch.empty(1 << 52)
 
@@ -370,6 +399,7 @@ TRAININGS: dict[str, tuple[Training, int]] = {
     "watched": (watched, 2),
     "signalled": (signalled, 2),
     "failing": (failing, 2),
+    "caught": (caught, 2),
     "older_torch": (older_torch, 2),
     "second": (failing, 1),
     "no_room": (failing, 1),
