@@ -22,7 +22,7 @@ Source           the job's own step times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from statistics import median
 
 from distdoctor.diagnosis.check import check
@@ -43,6 +43,10 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
+CROWDED_OUT = (
+    2 / 3
+)  # of the time in which it could run, a rank stands in the queue: two more want its core all the time
+UNEVEN = 1.5  # times as long in the queue for each second of its work as the others
 OF_THE_HOST = 0.5  # of its lateness is what a rank stood in the queue for a core, more than the others did
 
 
@@ -172,7 +176,10 @@ def _in_every_step(timing: Timing, late: Late, sources: Sources) -> Finding:
     doing = f": it {words}, {more / MILLISECOND:.1f} ms longer than the others" if known else ""
     queued = timing.queued(late.rank)[0] - median(timing.queued(rank)[0] for rank in others)
     # Who works more stands in the queue more often: on a host with free cores it would be late by the rest.
-    of_the_host = queued >= OF_THE_HOST * late.step.value and late.step.value - queued < LATE_SHARE * timing.step_ns
+    rest = late.step.value - queued
+    of_the_host = queued >= OF_THE_HOST * late.step.value and (
+        rest < LATE_SHARE * timing.step_ns or _is_crowded_out(timing, late.rank, others)
+    )
     if of_the_host:
         doing = f": it stands in the queue for a core, {queued / MILLISECOND:.1f} ms longer than the others"
     waits = "waits" if len(others) == 1 else "wait"
@@ -213,6 +220,14 @@ def _in_every_step(timing: Timing, late: Late, sources: Sources) -> Finding:
             ),
         ),
     )
+
+
+def _is_crowded_out(timing: Timing, rank: int, others: Collection[int]) -> bool:
+    """Whether it gets a core so seldom, and so much more seldom than the others, that its own threads and caches suffer as well:
+    what of its lateness is not the queue's says nothing of its work then."""
+    share = timing.queued(rank)[1]
+    other = median(timing.queued(one)[1] for one in others)
+    return share >= CROWDED_OUT and share * (1 - other) >= UNEVEN * other * (1 - share)
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

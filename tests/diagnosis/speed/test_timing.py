@@ -51,6 +51,25 @@ def test_a_rank_that_is_late_because_it_has_no_core_is_a_note(queued_ms: int, se
 
 
 @pytest.mark.parametrize(
+    ("ran_ms", "queued_ms", "severity"),
+    [
+        ((2, 2, 6), (4, 4, 26), NOTE),  # crowded out: twice as long in the queue for each second of work
+        ((4, 4, 12), (11, 11, 33), WARNING),  # three times the work waits three times as long
+        ((2, 2, 30), (0, 0, 22), WARNING),  # the host is not full
+    ],
+)
+def test_what_is_left_of_a_rank_that_is_crowded_out_says_nothing_of_its_work(
+    ran_ms: tuple[int, ...], queued_ms: tuple[int, ...], severity: Severity
+) -> None:
+    job = timed_job(3).steps(60, forward={2: 60})
+    for log, ran, queued in zip(job.logs, ran_ms, queued_ms, strict=True):
+        log.note(CoreShare((0, 1), 1, steps=50, ran_ns=50 * ran * MILLISECOND, queued_ns=50 * queued * MILLISECOND))
+
+    (finding,) = examine(job.recording(), [PLUGINS.checks["DD123"]]).findings
+    assert (finding.ranks, finding.severity) == ((2,), severity)
+
+
+@pytest.mark.parametrize(
     ("cores", "slept_ms", "severity"), [(2, 0, NOTE), (4, 0, WARNING), (2, 14, WARNING)], ids=["full", "free", "asleep"]
 )
 def test_batches_that_are_work_are_a_note_where_workers_would_have_no_core(
