@@ -476,6 +476,24 @@ def test_shares_of_orders_that_each_rank_shuffles_by_a_seed_of_its_own_are_found
     assert found(recording) == []
 
 
+@pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
+def test_shares_that_a_helper_deals_out_of_orders_by_rank_are_found_before_their_end() -> None:
+    recording, handed = jobs.watched(jobs.cut_by_datasets, own=True)
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD303", (0, 1), LIKELY)
+    assert finding.evidence["shared"] == len({*handed[0][0][:40]} & {*handed[1][0][:40]})
+    assert finding.place.function == "_dealt"
+    assert "shuffle(seed=seed" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
+
+
+def test_samples_that_come_from_every_worker_in_another_order_are_found() -> None:
+    recording, handed = jobs.watched(jobs.orders_of_workers)
+    assert {handed[0][0].count(row) for row in handed[0][0]} == {2}
+    finding = only(recording)
+    assert (finding.code, finding.ranks, finding.confidence) == ("DD307", (0, 1), LIKELY)
+    assert (finding.evidence["workers"], finding.evidence["samples_of_every_worker"]) == (2, 240)
+
+
 def test_a_share_that_one_rank_reads_for_all_is_found() -> None:
     recording, handed = jobs.watched(jobs.read_by_one, own=True)
     finding = only(recording)
@@ -571,6 +589,12 @@ HEALTHY = [
     (jobs.buffered_stream, {"by_rank": True, "workers": 2}),
     (jobs.buffered_stream, {"by_rank": True, "endless": True}),
     (jobs.own_order_without_end, {}),
+    (jobs.orders_of_workers, {"whole": False}),
+    (jobs.orders_of_workers, {"whole": False, "times": 2}),  # twice from the same worker
+    (jobs.orders_of_workers, {"limit": 12}),  # what would have come is not known
+    *([(jobs.cut_by_datasets, {"own": False})] if find_spec("datasets") else []),
+    # Its second round deals out other shares, and the pass is left before any sample comes again to a rank.
+    *([(jobs.cut_by_datasets, {"own": False, "times": None, "limit": 60})] if find_spec("datasets") else []),
     (jobs.in_neighbourhoods, {"told": True}),
     (jobs.in_neighbourhoods, {"told": False, "mixes": False}),
     (jobs.counted_stream, {"persistent": False}),

@@ -1064,6 +1064,28 @@ class BufferedShares(BufferedStream):
         return list(range(12))[self.rank * workers + worker :: self.world_size * workers]
 
 
+class WorkersOrders(IterableDataset[torch.Tensor]):
+    """A rank's share, which each worker reads whole (or only its part of it, `times` over), in an order of its own."""
+
+    def __init__(self, rank: int, world_size: int, whole: bool, times: int) -> None:
+        self.rows = list(range(480))[rank::world_size]
+        self.whole, self.times = whole, times
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        assert info is not None
+        own = random.Random(info.id)
+        for _ in range(self.times):
+            rows = list(self.rows if self.whole else self.rows[info.id :: info.num_workers])
+            own.shuffle(rows)
+            yield from (torch.tensor([float(row)]) for row in rows)
+
+
+def orders_of_workers(rank: int, world_size: int, *, whole: bool = True, times: int = 1, limit: int = 0) -> Handed:
+    loader = DataLoader(WorkersOrders(rank, world_size, whole, times), batch_size=10, num_workers=2)
+    return [Trainer().epoch(loader, limit or None)]
+
+
 class OwnOrder(IterableDataset[torch.Tensor]):
     """Without end, in an order of its own, and told of no other rank: that may be meant."""
 
@@ -1551,6 +1573,23 @@ def by_datasets(rank: int, world_size: int, *, told: bool = True, split: bool = 
             data.set_epoch(epoch)
         handed.append(trainer.epoch(batch["number"] for batch in loader))
     return handed
+
+
+def cut_by_datasets(rank: int, world_size: int, *, own: bool, times: int | None = 1, limit: int = 40) -> Handed:
+    """The same, which takes every so manyth row of three shards, and leaves each pass before its end. `own`: shuffled by rank."""
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"number": [[float(number)] for number in range(180)]})
+    data = rows.with_format("torch").to_iterable_dataset(num_shards=3).repeat(times)
+    loader, trainer = DataLoader(_dealt(data, 7 + rank if own else 7, rank, world_size), batch_size=2), Trainer()
+    return [trainer.epoch((batch["number"] for batch in loader), limit)]
+
+
+def _dealt(stream: Any, seed: int, rank: int, world_size: int) -> Any:
+    from datasets.distributed import split_dataset_by_node
+
+    stream = stream.shuffle(seed=seed, buffer_size=60)
+    return split_dataset_by_node(stream, rank=rank, world_size=world_size)
 
 
 def restarted_search(rank: int, world_size: int) -> Handed:

@@ -82,10 +82,14 @@ class Continuation:
     @property
     def is_another_training(self) -> bool:
         """It has the weights alone, and another learning rate than the one with which that run began and saved: a run that goes
-        on would have the same. One that moved then may be anywhere now, and tells nothing. Or it has none of the weights, and
-        begins with those of a copy (an average) that was saved."""
+        on would have the same. One that moved then may be anywhere now, and tells nothing. Or a part of the model was exchanged
+        for another one: a new head. Or it has none of the weights, and begins with those of a copy (an average) that was saved.
+        """
         if not {*self.restored} <= {COPIES} or self.start.document.resumes:
             return False
+        mine, saved = self.start.digests(WEIGHTS).keys(), self.save.digests(WEIGHTS).keys()
+        if mine - saved and saved - mine:
+            return True
         weights = set(self.start.digests(WEIGHTS).values())
         if weights.isdisjoint(self.save.digests(WEIGHTS).values()) and weights & {*self.save.digests(COPIES).values()}:
             return True

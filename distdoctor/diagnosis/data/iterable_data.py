@@ -13,6 +13,10 @@ from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.events import Loading
 from distdoctor.recording.trace.layout import PassFlag
 
+LEAST_SAMPLES, WHOLE = (
+    32,
+    0.8,
+)  # that came from every worker, and that part of what came from one: their ends are not compared
 LEAST_BATCHES = 8  # whose first samples are compared, all of them different: 256 bits of agreement
 
 
@@ -86,3 +90,27 @@ def copies_in_workers(one: LoaderPass) -> int:
     rounds = one.first[: len(one.first) // one.workers * one.workers].reshape(-1, one.workers)
     distinct = len(np.unique(rounds[:, 0])) if len(rounds) else 0
     return distinct if distinct >= LEAST_BATCHES // 2 and bool((rounds == rounds[:, :1]).all()) else 0
+
+
+def samples_of_every_worker(one: LoaderPass) -> int:
+    """How many different samples each of the workers has yielded once, in whatever order; 0 when they are not nearly all of them,
+    when one came twice from a worker, or when not all of the stream was seen: a part of it may be alike by chance."""
+    size, workers = one.batch_size, one.workers
+    told = PassFlag.ITERABLE | PassFlag.HASHED
+    if workers < 2 or one.flags & told != told or one.flags & (PassFlag.UNORDERED | PassFlag.REPLACEMENT):
+        return 0
+    if (
+        not one.exhausted
+        or one.rows_one_in > 1
+        or not (one.batches - workers) * size < len(one.rows) <= one.batches * size
+    ):
+        return 0
+    rounds = len(one.rows) // (workers * size)
+    turns = one.rows[: rounds * workers * size].reshape(rounds, workers, size)
+    by_worker = [turns[:, number].ravel() for number in range(workers)]
+    if any(len(np.unique(rows)) < len(rows) for rows in by_worker):
+        return 0
+    common = by_worker[0]
+    for rows in by_worker[1:]:
+        common = np.intersect1d(common, rows)
+    return len(common) if len(common) >= max(LEAST_SAMPLES, WHOLE * rounds * size) else 0

@@ -4,7 +4,7 @@ the user's source deals them out by rank."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Self
@@ -55,10 +55,14 @@ class SharedStream:
 
 
 def shared_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[str, str]) -> Iterator[SharedStream]:
-    """One per loader of which whole training passes overlap. A pass in which a sample comes twice proves nothing: the data
-    may hold it twice, or draw with replacement."""
-    for _, sets in _read_to_the_end(orders, replicas):
-        one, found = sets[0].one, _Compared.of(sets)
+    """One per loader of which training passes overlap. A pass in which a sample comes twice proves nothing: the data may hold it
+    twice, or draw with replacement. Of passes that were not read to their end, the first of as many parts as there are ranks is
+    compared: a stream that begins anew by itself may deal out other shares then, and it takes as many turns until the last of
+    them is dealt out and a sample comes again."""
+    whole = [(sets, _Compared.of(sets)) for _, sets in _read_to_the_end(orders, replicas)]
+    cut = [(sets, _Compared.of(sets)) for _, sets in _read_in_part(orders, replicas)]
+    for sets, found in (*whole, *((sets, found.first_parts()) for sets, found in cut if found.is_without_repeats)):
+        one = sets[0].one
         differ = found.is_without_repeats and not all(map(_is_one_stream, sets))
         share = stream_share(sources, one.data.name, one.made_line) if differ and found.shared_pairs(1) else None
         if share is not None:
@@ -87,10 +91,9 @@ def whole_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[str
         streams = all(map(_is_whole_stream, (each for together in sets for each in together.passes.values())))
         if streams and not found.by_batches and found.is_without_repeats:
             yield from _of_all_ranks(sets, known, found, sources)
-    for known in replicas.sets:
-        for together in (every.among(known.ranks) for every in orders.together() if every.trains):
-            if len(together.ranks) > 1 and all(map(_has_no_end, together.passes.values())):
-                yield from _of_all_ranks([together], known, _Compared.of([together]).before_repeats(), sources)
+    for known, sets in _read_in_part(orders, replicas):
+        for together in sets:
+            yield from _of_all_ranks([together], known, _Compared.of([together]).before_repeats(), sources)
 
 
 def _of_all_ranks(
@@ -106,16 +109,26 @@ def _of_all_ranks(
 
 def _read_to_the_end(orders: SampleOrders, replicas: Replicas) -> Iterator[tuple[ReplicaSet, list[Together]]]:
     """The training passes of each loader that replicas have read to their end, where its samples can be told by their content."""
+
+    def ended(passes: Together) -> bool:
+        return all(map(_is_whole_stream, passes.passes.values())) or _have_data_of_their_own(passes)
+
+    return _by_loader(orders, replicas, ended)
+
+
+def _read_in_part(orders: SampleOrders, replicas: Replicas) -> Iterator[tuple[ReplicaSet, list[Together]]]:
+    """The same of iterable data that were not read to their end, if they have any."""
+    return _by_loader(orders, replicas, lambda passes: all(map(_has_no_end, passes.passes.values())))
+
+
+def _by_loader(
+    orders: SampleOrders, replicas: Replicas, wanted: Callable[[Together], bool]
+) -> Iterator[tuple[ReplicaSet, list[Together]]]:
     for known in replicas.sets:
         by_loader: dict[tuple[str, str], list[Together]] = defaultdict(list)
         for together in orders.together():
             passes = together.among(known.ranks)
-            every = passes.passes.values()
-            if (
-                together.trains
-                and len(every) > 1
-                and (all(map(_is_whole_stream, every)) or _have_data_of_their_own(passes))
-            ):
+            if together.trains and len(passes.passes) > 1 and wanted(passes):
                 by_loader[str(passes.one.made_line), passes.one.data.name].append(passes)
         yield from ((known, sets) for sets in by_loader.values())
 
@@ -171,6 +184,12 @@ class _Compared:
     def before_repeats(self) -> Self:
         """What came to each rank before any of it came again."""
         return replace(self, read=tuple({rank: _fresh(rows) for rank, rows in one.items()} for one in self.read))
+
+    def first_parts(self) -> Self:
+        """What came to each rank in the first part of each pass, of as many as there are ranks."""
+        return replace(
+            self, read=tuple({r: rows[: len(rows) // len(one)] for r, rows in one.items()} for one in self.read)
+        )
 
     @property
     def is_without_repeats(self) -> bool:

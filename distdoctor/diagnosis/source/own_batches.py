@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 
 from distdoctor.diagnosis.source.given_values import Line, all_made_of, lines_of_way, way_back
-from distdoctor.diagnosis.source.rank_words import names_some_rank
+from distdoctor.diagnosis.source.rank_words import names_some_rank, words_of
 from distdoctor.diagnosis.source.source_file import FunctionNode, dotted, keyword, last_word, source_file
 from distdoctor.diagnosis.source.stream_shares import SEEDING
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
@@ -67,7 +67,7 @@ def _taken_apart(program: UserProgram, value: ast.expr) -> list[ast.expr]:
 def _by_rank(program: UserProgram, call: ast.Call) -> bool:
     values = (*call.args, *(word.value for word in call.keywords))
     made = (one for value in values for one in all_made_of(program, value))
-    return any(names_some_rank(word) for one in made for node in ast.walk(one) if (word := last_word(node)))
+    return any(names_some_rank(word) for one in made for word in words_of(one))
 
 
 def _calls_of_models(program: UserProgram) -> Iterator[ast.Call]:

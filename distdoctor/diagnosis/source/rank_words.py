@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from distdoctor.diagnosis.source.source_file import last_word
 
@@ -53,6 +54,15 @@ def names_world(word: str) -> bool:
 def names_parallel_size(word: str) -> bool:
     """Whether a name is that of the number of ranks that share a layer: `tp_size`, `tensor_model_parallel_size`."""
     return bool(_OF_A_GROUP.search(word))
+
+
+def words_of(node: ast.expr) -> Iterator[str]:
+    """The names in an expression, and the variables of the launcher that it asks for: of `int(os.environ["RANK"])` RANK too."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Constant) and one.value in (*RANK_VARIABLES, "WORLD_SIZE"):
+            yield str(one.value)
+        elif word := last_word(one):
+            yield word
 
 
 def names_main(word: str) -> bool:

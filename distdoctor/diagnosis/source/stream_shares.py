@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from distdoctor.diagnosis.source.given_values import all_made_of, way_back
-from distdoctor.diagnosis.source.rank_words import names_some_rank, names_world
+from distdoctor.diagnosis.source.rank_words import names_some_rank, names_world, words_of
 from distdoctor.diagnosis.source.source_file import Scope, last_word, source_file
 from distdoctor.diagnosis.source.user_program import UserProgram, program_of
 from distdoctor.recording.source_line import SourceLine
@@ -34,7 +34,8 @@ class StreamShare:
 
 
 def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> StreamShare | None:
-    """The share that a rank takes of iterable data: in the class `dataset`, else in the function that makes the loader."""
+    """The share that a rank takes of iterable data: in the class `dataset`, else in the function that makes the loader, else in
+    what the loader is given, wherever that is made."""
     program, of_class, around = program_of(sources), [], []
     for path in sources:
         file = source_file(sources, path)
@@ -47,21 +48,34 @@ def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> 
         for node in _dealt_in(program, scope):
             if scope in around and _goes_elsewhere(program, scope, node, made):
                 continue
-            shuffle = _shuffle_above(scope, node)
-            if shuffle is None:
-                return StreamShare(scope.line(node), SourceLine())
-            by_rank = _shuffles_it(scope, shuffle, node) and _is_seeded_by_rank(program, shuffle)
-            return StreamShare(scope.line(node), scope.line(shuffle), by_rank)
+            return _share_of(program, scope, node)
+    for scope in around:
+        for value in (one for given in _given_to(scope, made) for one in all_made_of(program, given)):
+            if deals(program, value):
+                return _share_of(program, program.scope_of(value), value)
     return None
+
+
+def _share_of(program: UserProgram, scope: Scope, dealt: ast.expr) -> StreamShare:
+    shuffle = _shuffle_above(scope, dealt)
+    if shuffle is None:
+        return StreamShare(scope.line(dealt), SourceLine())
+    by_rank = _shuffles_it(scope, shuffle, dealt) and _is_seeded_by_rank(program, shuffle)
+    return StreamShare(scope.line(dealt), scope.line(shuffle), by_rank)
+
+
+def _given_to(scope: Scope, made: SourceLine) -> list[ast.expr]:
+    """What the loader that is made on this line is given."""
+    loaders = [call for call in scope.calls if last_word(call.func).endswith("Loader")]
+    own = [call for call in loaders if call.lineno <= made.line <= (call.end_lineno or call.lineno)]
+    return [value for call in own for value in (*call.args, *(word.value for word in call.keywords))]
 
 
 def _goes_elsewhere(program: UserProgram, scope: Scope, dealt: ast.expr, made: SourceLine) -> bool:
     """Whether what is dealt out in the function that makes a loader is nothing that this loader is given."""
-    loaders = [call for call in scope.calls if last_word(call.func).endswith("Loader")]
-    own = [call for call in loaders if call.lineno <= made.line <= (call.end_lineno or call.lineno)]
-    given = [value for call in own for value in (*call.args, *(word.value for word in call.keywords))]
+    given = _given_to(scope, made)
     made_of = (one for value in given for one in all_made_of(program, value, through_objects=True))
-    return bool(own) and not any(dealt is node for one in made_of for node in ast.walk(one))
+    return bool(given) and not any(dealt is node for one in made_of for node in ast.walk(one))
 
 
 def is_told_the_world(sources: Mapping[str, str], dataset: str) -> bool:
@@ -185,15 +199,11 @@ def _is_share(program: UserProgram, number: ast.expr | None, of: ast.expr | None
 
 
 def _speaks_of_rank(node: ast.expr) -> bool:
-    return any(names_some_rank(word) or word in ("get_rank", "process_index") for word in _words(node))
+    return any(names_some_rank(word) or word in ("get_rank", "process_index") for word in words_of(node))
 
 
 def speaks_of_world(node: ast.expr) -> bool:
-    return any(map(names_world, _words(node)))
-
-
-def _words(node: ast.expr) -> Iterator[str]:
-    return (word for one in ast.walk(node) if (word := last_word(one)))
+    return any(map(names_world, words_of(node)))
 
 
 def _shuffle_above(scope: Scope, dealt: ast.expr) -> ast.Call | None:
@@ -211,8 +221,8 @@ def _shuffles_it(scope: Scope, shuffle: ast.Call, dealt: ast.expr) -> bool:
 
 
 def _is_seeded_by_rank(program: UserProgram, shuffle: ast.Call) -> bool:
-    """`random.Random(seed + rank).shuffle(order)`, also where the generator has a name, or is given (`generator=`), or a function
-    that makes it is given the rank."""
+    """`random.Random(seed + rank).shuffle(order)`, or `stream.shuffle(seed=seed + rank)`; also where the generator has a name, or
+    is given (`generator=`), or a function that makes it is given the rank."""
     made = [shuffle.func.value] if isinstance(shuffle.func, ast.Attribute) else []
     made += [word.value for word in shuffle.keywords if word.arg == "generator"]
     calls = [
@@ -225,4 +235,5 @@ def _is_seeded_by_rank(program: UserProgram, shuffle: ast.Call) -> bool:
     makers = [value for value in made if isinstance(value, ast.Call)]
     made_for = [value for value in makers if any(last_word(one.func) in SEEDING for one in calls if one is not value)]
     seeds = [seed for one in calls if one in made_for or last_word(one.func) in SEEDING for seed in one.args]
+    seeds += [word.value for word in shuffle.keywords if word.arg == "seed"]
     return any(_speaks_of_rank(step) for seed in seeds for step in way_back(program, seed))

@@ -63,7 +63,21 @@ PASSES = 2  # backward passes before which the random state is noted
 LOOKS = frozenset(1 << power for power in range(1, 11))  # passes before which the user's own objects are looked at
 MOST_WEIGHTS = 64  # that are looked at again in a script that steps by itself
 MOST_FORWARDS = 20_000  # calls of modules in which the first one that trains is looked for
+# Options that name a save to go on from, and words that ask for it: `--init_from=resume`. A path is no word.
 _RESUMES = re.compile(r"resum|contin|restart|restor|ckpt|checkpoint", re.I)
+_SAVES = re.compile(r"dir|folder|root|every|each|interval|freq|steps|keep|save|out|activation", re.I)
+_GO_ON = re.compile(r"resum\w*|contin\w*|restart\w*|restor\w*", re.I)
+
+
+def _asks_to_go_on(word: str) -> bool:
+    """Whether an argument of the program says that its training goes on: `--resume-from`, `trainer.ckpt_path=...`, `resume`."""
+    name, has_value, value = word.partition("=")
+    if not (has_value or word.startswith("-")):
+        name, value = "", word
+    if value.lower() in ("false", "no", "none", "null", "0"):
+        return False
+    asks = bool(_RESUMES.search(name)) and (bool(_GO_ON.search(name)) or not _SAVES.search(name))
+    return asks or bool(_GO_ON.fullmatch(value))
 
 
 class Snapshots:
@@ -167,7 +181,7 @@ class Snapshots:
         else:
             self._by_hand = by_hand
             self._start = self._taken(START, tensors, beside, own)
-            self._start["resumes"] = any(_RESUMES.search(word) for word in sys.argv[1:])
+            self._start["resumes"] = any(map(_asks_to_go_on, sys.argv[1:]))
             self._write(0, self._start)
         self.spent += time.thread_time() - began
 

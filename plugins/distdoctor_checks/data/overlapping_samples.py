@@ -10,8 +10,9 @@ How we know      The indices that two ranks drew in the same training pass are c
                  position. Torch's own samplers for different shards never overlap if they agree on seed, epoch and shuffle: the
                  finding is then certain and names what differs. Other samplers and hand-made Subsets are compared over an equal
                  share's worth of draws only, without the last batch, and only among ranks that average gradients: likely.
-                 Iterable data have no indices: samples (of very many, one in so many) are compared by content, over passes that
-                 were read to their end and in which no sample came twice, if the source deals the stream out by rank: likely.
+                 Iterable data have no indices: samples (of very many, one in so many) are compared by content, over passes in
+                 which no sample came twice (of those that were not read to their end, over the first of world_size parts), if
+                 the source deals the stream out by rank: likely.
                  Where batches are no tensors of one length, only their first samples are, and one is enough where the source
                  shows that each rank shuffles by a seed of its own first. So are the samples of data sets of which each rank has
                  made one for itself: likely if the source shuffles before it deals out, else possible. Without a loader, rows
@@ -62,7 +63,8 @@ def examine(
         if loader not in told:
             told.add(loader)
             cut = cut_of_data(sources.texts, shared.passes.one.made_line) if _split(shared) else Cut()
-            yield _finding(shared, cut, _given(shared, sources))
+            way = _given(shared, sources)
+            yield _finding(shared, cut, way, _seeded(shared, sources) if not way else ())
     for stream in shared_streams(orders, replicas, sources.texts):
         yield _stream_finding(stream)
 
@@ -78,18 +80,28 @@ def _given(shared: Shared, sources: Sources) -> list[Line]:
     return next((given_to_sampler(sources.texts, shared.passes.one.made_line, name) for name in names), [])
 
 
-def _finding(shared: Shared, cut: Cut, given: list[Line]) -> Finding:
+def _seeded(shared: Shared, sources: Sources) -> tuple[Place, ...]:
+    """Where the ranks seed Lightning each in its own way: its samplers take the seed from there (PL_GLOBAL_SEED)."""
+    if "seed" not in shared.differing:
+        return ()
+    lines = [(line, text) for line, text in seeds_by_rank(sources.texts) if "seed_everything" in text]
+    return tuple(Place(line, shared.passes.ranks, f"seeds the sampler: `{text}`") for line, text in lines)
+
+
+def _finding(shared: Shared, cut: Cut, given: list[Line], seeded: tuple[Place, ...]) -> Finding:
     one, common = shared.passes.one, shared.overlap
+    decides = [line for line, _ in given[:1]] + [place.site for place in seeded]
     first, second, count = common.pairs[0]
     return Finding(
         title=f"{named(common.ranks)} share {common.words} in one epoch{_because(shared)}",
         ranks=common.ranks,
         severity=ERROR if shared.proven else WARNING,
         confidence=CERTAIN if shared.proven else LIKELY,
-        place=cut.decides or (given[0][0] if given else one.made_line or one.loop_line),
+        place=cut.decides or next(iter(decides), one.made_line or one.loop_line),
         places=(
             *cut_places(cut, shared.passes.ranks),
             *given_places(given, shared.passes.ranks),
+            *seeded,
             Place(one.made_line, shared.passes.ranks, f"the loader is created, sampler {one.sampler_name}"),
             Place(one.loop_line, shared.passes.ranks, "iterates it for training"),
             *(Place(p.set_epoch_line, (rank,), f"set_epoch({p.epoch_told})") for rank, p in _told(shared)),
@@ -108,7 +120,13 @@ def _finding(shared: Shared, cut: Cut, given: list[Line]) -> Finding:
         prescriptions=(
             Prescription("same-split-everywhere", change=same_parts(cut), effect="disjoint shards")
             if _split(shared)
-            else Prescription("same-seed-and-epoch", effect="disjoint shards"),
+            else Prescription(
+                "same-seed-and-epoch",
+                change="seed_everything with one seed on all ranks; give what has to differ a generator of its own"
+                if seeded
+                else "",
+                effect="disjoint shards",
+            ),
         ),
         explains=(split_key(one.data),) if _split(shared) else (),
         at_ns=one.started_ns,

@@ -85,13 +85,19 @@ def examine(
         raise (NotApplicable if unread else NotSeen)(f"the data of the resumed job were not compared: {found.trouble}")
     if found is not None and not found.healthy:
         counted = "every sample was counted in each epoch, uninterrupted and resumed"
-        yield _finding(found, CERTAIN, counted)
+        yield _finding(found, CERTAIN, counted, _begun(orders))
     elif found is None and went_on is not None and not went_on.resumption.healthy:
         beside = f"the samples that run {went_on.run} drew until it saved are compared with this run's first samples"
-        yield _finding(went_on.resumption, LIKELY, beside)
+        yield _finding(went_on.resumption, LIKELY, beside, _begun(orders))
 
 
-def _finding(found: Resumption, confidence: Confidence, how: str) -> Finding:
+def _begun(orders: SampleOrders | None) -> int:
+    """When the resumed job began to read: what it does wrong later may follow from where it began."""
+    passes = (one for own in orders.by_rank.values() for one in own) if orders is not None else ()
+    return min((one.started_ns for one in passes if one.trains), default=0)
+
+
+def _finding(found: Resumption, confidence: Confidence, how: str, at_ns: int) -> Finding:
     about = "about " if found.keep_one_in > 1 else ""
     numbers = [
         f"{about}{n:,} samples {verb}" for n, verb in ((found.repeated, "repeat"), (found.lost, "are lost")) if n
@@ -111,6 +117,7 @@ def _finding(found: Resumption, confidence: Confidence, how: str) -> Finding:
         prescriptions=(
             Prescription("restore-the-position", effect="every sample of the epoch still comes once after a resume"),
         ),
+        at_ns=at_ns,
     )
 
 

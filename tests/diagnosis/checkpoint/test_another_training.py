@@ -47,6 +47,22 @@ def test_a_run_that_says_it_resumes_is_told_whatever_its_learning_rate() -> None
     assert LOST in title
 
 
+@pytest.mark.parametrize(
+    ("head", "resumes", "found"), [("class", False, []), ("class", True, [1]), ("turn", False, [1])]
+)
+def test_a_model_with_another_head_is_another_training(head: str, resumes: bool, found: list[int]) -> None:
+    first = {"body.weight": "a", "heads.turn.weight": "a"}
+    saved = {"body.weight": "b", "heads.turn.weight": "c"}
+    earlier = (
+        snapshot("start", run="one", weights=first),
+        snapshot("save", run="one", step=20, weights=saved, moments=dict.fromkeys(saved, "m")),
+    )
+    start = snapshot("start", run="two", weights={"body.weight": "b", f"heads.{head}.weight": "a"}, resumes=resumes)
+    recording = replace(trained_job(1).initial().step().recording(), states=(start,), earlier_states=earlier)
+
+    assert [1 for _ in PLUGINS.checks["DD706"].look(recording)] == found
+
+
 @pytest.mark.parametrize("resumes", [False, True])
 def test_a_stage_that_begins_with_the_average_of_the_one_before_is_another_training(resumes: bool) -> None:
     """A part of the weights is that of the copy, the others are new; what was trained is nowhere."""
