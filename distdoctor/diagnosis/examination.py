@@ -159,11 +159,14 @@ def _ranked(found: Iterable[tuple[Check, Finding]]) -> list[Finding]:
     """The findings in the order in which they are told, symptoms under what they follow from, one event told once."""
     families: dict[str, list[Finding]] = defaultdict(list)
     symptoms: list[Finding] = []
+    symptomatic: set[str] = set()  # codes whose notes come last: any other note may say why
     for check, finding in found:
+        symptomatic |= {check.code} if check.symptom else set()
         is_symptom = check.symptom and finding.severity == WARNING
         (symptoms if is_symptom else families[check.family]).append(finding)
     told = families.pop("", []) + [one for family in families.values() for one in _told_once(family)]
-    return sorted(_with_symptoms(sorted(told, key=_order), symptoms), key=_order)
+    ordered = sorted(_with_symptoms(sorted(told, key=_order), symptoms), key=_order)
+    return sorted(ordered, key=lambda one: one.severity == NOTE and one.code in symptomatic)
 
 
 def _of_the_job(finding: Finding) -> Finding:

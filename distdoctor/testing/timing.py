@@ -8,7 +8,7 @@ sick = job.recording()
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from distdoctor.recording.recording import Recording
@@ -17,18 +17,21 @@ from distdoctor.testing.gradients import LOSS_LINE, trained_job
 from distdoctor.testing.rank_trace import MILLISECOND
 
 LOOP_LINE = "train.py:28 train"
+OTHERS = "leaders"  # the group in which a rank waits elsewhere; whoever asks for that makes it first
 Milliseconds = float | Mapping[int, float]
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """A collective that blocks all ranks, between backward and the optimizer. `takes`: milliseconds once everybody is there."""
+    """A collective that blocks all ranks, between backward and the optimizer. `takes`: milliseconds once everybody is there.
+    `elsewhere`: those that a rank has waited in a call of another group, just before."""
 
     op: str
     shape: Sequence[int] = (1,)
     site: str = "train.py:40 train"
     takes: float = 0.2
     after: float = 0.01
+    elsewhere: Mapping[int, float] = field(default_factory=dict)
 
 
 class TimedJob:
@@ -122,6 +125,17 @@ class TimedJob:
                 mine["earlier_tails_ns"] += ended - came
 
     def _meet(self, meeting: Meeting) -> None:
+        for rank, waited in meeting.elsewhere.items():
+            began = self.now[rank] + 1000
+            self.now[rank] = began + int(waited * MILLISECOND)
+            self.logs[rank].call(
+                "all_reduce",
+                meeting.shape,
+                group=OTHERS,
+                site="train.py:38 lead",
+                at_ns=began,
+                returned_ns=self.now[rank],
+            )
         came = {log.rank: self.now[log.rank] + int(meeting.after * MILLISECOND) for log in self.logs}
         over = max(came.values()) + int(meeting.takes * MILLISECOND)
         shape = "" if meeting.op == "barrier" else meeting.shape

@@ -10,7 +10,7 @@ import numpy as np
 
 from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.states import StateSnapshot
-from distdoctor.recording.trace.events import Kind, Loading, Renamed, Saving
+from distdoctor.recording.trace.events import Kind, Loading, Renamed, SavedBeside, Saving
 from distdoctor.recording.trace.layout import POINT_TO_POINT
 from distdoctor.recording.trace.state_file import SAVE
 
@@ -21,7 +21,8 @@ FAILED, NOT_YET = -1, 0
 class Saved:
     """One save of one rank. `done_ns`: `FAILED`, `NOT_YET`, or when it was over, like `event.at_ns` on the wall clock.
 
-    `names`: the path that it was given and those that it got afterwards. `final_ns`: when it had the last of them.
+    `names`: the path that it was given and those that it got afterwards. `final_ns`: when it had the last of them. `beside`: the
+    names of its tensors that are not the trained ones themselves; () where they are not known.
     """
 
     rank: int
@@ -29,6 +30,7 @@ class Saved:
     done_ns: int
     names: frozenset[str]
     final_ns: int
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def _wall(log: RankTrace, done_ns: int) -> int:
 def _saves(rank: int, log: RankTrace) -> Iterator[Saved]:
     renames = sorted(log.noted(Renamed), key=lambda one: one.at_ns)
     saves = sorted(log.noted(Saving), key=lambda one: one.at_ns)
+    described = sorted(log.noted(SavedBeside), key=lambda one: one.at_ns)
     for number, event in enumerate(saves):
         again = next((one.at_ns for one in saves[number + 1 :] if one.path == event.path), None)
         names, final_ns = {event.path}, event.done_ns
@@ -101,8 +104,9 @@ def _saves(rank: int, log: RankTrace) -> Iterator[Saved]:
             if rename.at_ns >= event.at_ns and (again is None or rename.at_ns < again) and rename.path in names:
                 names.add(rename.to)
                 final_ns = max(final_ns, rename.at_ns)
+        mine = (one.names for one in described if one.path == event.path and one.at_ns >= event.at_ns)
         wall = replace(event, at_ns=event.at_ns + log.monotonic_to_wall_ns)
-        yield Saved(rank, wall, _wall(log, event.done_ns), frozenset(names), _wall(log, final_ns))
+        yield Saved(rank, wall, _wall(log, event.done_ns), frozenset(names), _wall(log, final_ns), next(mine, ()))
 
 
 def _in_memory(states: Iterable[StateSnapshot]) -> Iterator[Saved]:

@@ -59,6 +59,35 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Blocked:
+    """The calls of a rank's main thread that do not return before they are over: [calls] when each began, and what all of them
+    together took until then, nanoseconds; [calls + 1] for the latter."""
+
+    entered: Floats
+    returned: Floats
+    total: Floats
+
+    @classmethod
+    def of(cls, log: RankTrace) -> Self:
+        calls = log.calls
+        rows = calls[((calls["flags"] & _UNBLOCKING) == 0) & (calls["returned_ns"] > 0) & (calls["thread"] == 0)]
+        entered, returned = rows["entered_ns"].astype(float), rows["returned_ns"].astype(float)
+        return cls(entered, returned, np.concatenate([[0.0], np.cumsum(returned - entered)]))
+
+    def between(self, began: Floats, until: Floats) -> Floats:
+        """Nanoseconds in such calls from one moment to another, for each pair."""
+        found: Floats = self._until(until) - self._until(began)
+        return found
+
+    def _until(self, moments: Floats) -> Floats:
+        number = np.searchsorted(self.entered, moments)
+        last = np.maximum(number - 1, 0)
+        under_way = np.maximum(0.0, self.returned[last] - moments) if len(self.returned) else 0.0
+        found: Floats = self.total[number] - np.where(number > 0, under_way, 0.0)
+        return found
+
+
+@dataclass(frozen=True)
 class RankTimes:
     """The regular steps of one rank, by rising number: arrays [steps], nanoseconds. `began` is when the step before was over."""
 
@@ -158,14 +187,12 @@ class RankTimes:
         )
         return idle
 
+    @cached_property
+    def _blocked(self) -> Blocked:
+        return Blocked.of(self.log)
+
     def _blocked_between(self, began: Floats, until: Floats) -> Floats:
-        calls = self.log.calls
-        rows = calls[((calls["flags"] & _UNBLOCKING) == 0) & (calls["returned_ns"] > 0) & (calls["thread"] == 0)]
-        entered = rows["entered_ns"].astype(float)
-        total = np.concatenate([[0.0], np.cumsum(rows["returned_ns"].astype(float) - entered)])
-        first, last = np.searchsorted(entered, began), np.searchsorted(entered, until)
-        found: Floats = np.maximum(0.0, total[np.maximum(first, last)] - total[first])
-        return found
+        return self._blocked.between(began, np.maximum(began, until))
 
     def parts(self) -> dict[str, Floats]:
         """What a rank did in each step: [steps] nanoseconds under the words that say what; NaN where it is not known.
@@ -212,13 +239,19 @@ class Arrivals:
 
     @cached_property
     def late(self) -> Floats:
-        """[meetings] how much later than the middle of the others began to wait, nanoseconds: a handle costs no time before."""
+        """[meetings] how much later than the middle of the others began to wait, nanoseconds: a handle costs no time before.
+
+        What the last one spent in calls of other groups meanwhile is not its own: there it waited itself."""
         meetings = np.arange(self.at.shape[1])
         ready = np.maximum(self.at, self.asked)
         ready[self.last, meetings] = np.inf
-        others = np.sort(ready, axis=0)[:-1]
-        late: Floats = np.maximum(self.at[self.last, meetings] - np.median(others, axis=0), 0)
-        return late
+        others = np.median(np.sort(ready, axis=0)[:-1], axis=0)
+        late: Floats = np.maximum(self.at[self.last, meetings] - others, 0)
+        for place, rank in enumerate(self.ranks):
+            own = np.flatnonzero((self.last == place) & (late > 0))
+            blocked = Blocked.of(self.group.tracks[rank].timeline.log)
+            late[own] -= blocked.between(others[own], self.at[place, own])
+        return np.maximum(late, 0.0)
 
     def site(self, rank: int, meeting: int) -> SourceLine:
         log = self.group.tracks[rank].timeline.log

@@ -33,6 +33,7 @@ from distdoctor.recording.trace.state_file import (
 )
 
 SAMPLED = 64  # elements of a tensor that are looked at for what type they would fit into
+MOST_BESIDE = 256  # names of a checkpoint: what is not trained is little, unless it holds copies
 COMPARED = 8  # tensors of a checkpoint that are compared with the live ones
 LARGEST_BYTES = 8 << 30  # of all that is digested at one moment; the rest is left out
 
@@ -174,6 +175,13 @@ def trained_in(state: Any, trained: Iterable[Tensor]) -> tuple[int, int]:
     tensors = [state] if isinstance(state, Tensor) else [one for _, one in tensors_in(state)]
     places = [place for one in tensors if (place := storages.get(storage_of(one)))]
     return len(places), places[0] if places else 0
+
+
+def names_beside(state: Any, trained: Iterable[Tensor]) -> tuple[str, ...]:
+    """The names of those tensors of a state that lie somewhere else, each once; none where they are more than `MOST_BESIDE`."""
+    storages = {storage_of(one) for one in trained} - {0}
+    names = tuple(dict.fromkeys(name for name, one in tensors_in(state) if storage_of(one) not in storages))
+    return names if len(names) <= MOST_BESIDE else ()
 
 
 def holds_live(state: Any, live: Mapping[str, Named]) -> bool:

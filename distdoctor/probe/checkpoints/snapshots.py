@@ -30,6 +30,7 @@ from distdoctor.probe.checkpoints.live_state import (
     holds_copies,
     holds_live,
     is_sharded,
+    names_beside,
     rng_digest,
     shards_of,
     storages_of,
@@ -264,6 +265,10 @@ class Snapshots:
     def trained_in(self, state: Any) -> tuple[int, int]:
         """How many tensors of it an optimizer changes where they lie, and the place of the first among all that is trained."""
         return trained_in(state, list(self.live.trained().values()))
+
+    def names_beside(self, state: Any) -> tuple[str, ...]:
+        """The names of its tensors that are not the trained ones themselves."""
+        return names_beside(state, list(self.live.trained().values()))
 
     def looks_trained(self, state: Any) -> bool:
         """Whether a tensor in it has the shape of one that an optimizer trains; True where nobody can say."""

@@ -34,6 +34,7 @@ from distdoctor.recording.trace.events import (
     Pointer,
     Renamed,
     SavedAside,
+    SavedBeside,
     Saving,
     StateLoaded,
     TraceEvent,
@@ -44,6 +45,7 @@ from distdoctor.recording.trace.events import (
 
 KEPT = 192  # events of this stream; the oldest give way
 FIRST = 32  # of them, those that stay
+DESCRIBED = 32  # saves of which the names of what they hold are kept
 FOLDERS = 8  # in which pointers are looked for at the end
 
 SMALLEST = 8  # times smaller than what was serialized: a file that holds no more than that holds something else
@@ -72,7 +74,7 @@ class CheckpointStream(ProbeStream):
     def __init__(self, rank: Rank, trace: TraceWriter) -> None:
         super().__init__(rank, trace, deep=False)
         self._seqs: list[int] = []
-        self._noted = 0
+        self._noted = self._described = 0
         self._saved: dict[str, None] = {}  # paths, for renames and pointers; in the order of the saves
         self._savers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # some keep what they save
         self._asynchronous: set[str] = set()
@@ -119,6 +121,8 @@ class CheckpointStream(ProbeStream):
         self.snapshots.saving(state, path)
         parts = self.snapshots.parts_in(state) if by == "torch.save" and path else 0
         noted = self._save_begun(path, by, *count_names(state), parts)
+        if noted:
+            self._note_beside(state, path)
         if noted and thread in self._savers and by == "torch.save":
             self._begins_aside(noted, state, path)
         return noted
@@ -130,6 +134,18 @@ class CheckpointStream(ProbeStream):
         except (RuntimeError, LookupError) as error:  # the main thread is at work on what it trains
             hand_on(error)
             return 0, 0
+
+    def _note_beside(self, state: Any, path: str) -> None:
+        """Which tensors of it no optimizer changes."""
+        if self._described >= DESCRIBED:
+            return
+        self._described += 1
+        try:
+            names = self.snapshots.names_beside(state)
+        except (RuntimeError, LookupError) as error:  # as above
+            hand_on(error)
+        else:
+            self.trace.note(SavedBeside(path, names))
 
     def _serializes(self, thread: threading.Thread, state: Any) -> None:
         live, first = self._live_in(state)

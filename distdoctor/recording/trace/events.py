@@ -675,6 +675,14 @@ class Saving(TraceEvent):
     parts: int = 0
 
 
+@kind(82)
+class SavedBeside(TraceEvent):
+    """What a checkpoint holds beside the trained tensors themselves; of the first ones only."""
+
+    path: str = ""  # as in its `Saving`
+    names: Names = ()  # of those tensors, each once; () also where they are many
+
+
 @kind(61)
 class Loading(TraceEvent):
     """A checkpoint began to be read at `at_ns`. `done_ns`: when that was over, 0: not yet, -1: it failed."""

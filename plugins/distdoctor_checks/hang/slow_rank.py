@@ -43,9 +43,7 @@ from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import Recording
 from distdoctor.testing import recording
 
-CROWDED_OUT = (
-    2 / 3
-)  # of the time in which it could run, a rank stands in the queue: two more want its core all the time
+CROWDED_OUT = 0.67  # of the time in which a rank could run it stands in the queue: two others want its core as well
 UNEVEN = 1.5  # times as long in the queue for each second of its work as the others
 OF_THE_HOST = 0.5  # of its lateness is what a rank stood in the queue for a core, more than the others did
 
@@ -177,11 +175,13 @@ def _in_every_step(timing: Timing, late: Late, sources: Sources) -> Finding:
     queued = timing.queued(late.rank)[0] - median(timing.queued(rank)[0] for rank in others)
     # Who works more stands in the queue more often: on a host with free cores it would be late by the rest.
     rest = late.step.value - queued
-    of_the_host = queued >= OF_THE_HOST * late.step.value and (
-        rest < LATE_SHARE * timing.step_ns or _is_crowded_out(timing, late.rank, others)
+    of_the_host = _has_no_more_to_do(timing, late, others) or (
+        queued >= OF_THE_HOST * late.step.value
+        and (rest < LATE_SHARE * timing.step_ns or _is_crowded_out(timing, late.rank, others))
     )
     if of_the_host:
-        doing = f": it stands in the queue for a core, {queued / MILLISECOND:.1f} ms longer than the others"
+        longer = f", {queued / MILLISECOND:.1f} ms longer than the others" if queued > 0 else " as long as the others"
+        doing = f": it stands in the queue for a core{longer}"
     waits = "waits" if len(others) == 1 else "wait"
     site = timing.loop_site(late.rank) if words == "waits for its data" else late.site
     elsewhere = known and words == BETWEEN_STEPS and not of_the_host
@@ -228,6 +228,17 @@ def _is_crowded_out(timing: Timing, rank: int, others: Collection[int]) -> bool:
     share = timing.queued(rank)[1]
     other = median(timing.queued(one)[1] for one in others)
     return share >= CROWDED_OUT and share * (1 - other) >= UNEVEN * other * (1 - share)
+
+
+def _has_no_more_to_do(timing: Timing, late: Late, others: Collection[int]) -> bool:
+    """Whether its host is full, and what it works more than the others, as long as that takes there, with all that it sleeps, is
+    less than half of its lateness."""
+    queued, share = timing.queued(late.rank)
+    worked = [timing.queued(one)[0] * (1 / timing.queued(one)[1] - 1) for one in others if timing.queued(one)[1]]
+    if share < CROWDED_OUT or not worked:
+        return False
+    more = max(0.0, queued * (1 / share - 1) - median(worked)) / (1 - share)
+    return more + timing.off_core_ns(late.rank) < OF_THE_HOST * late.step.value
 
 
 def _finding(verdict: Verdict, incident: Incident) -> Finding:

@@ -7,10 +7,11 @@ What it means    Running statistics of a batch normalization, or another buffer,
 Why it hurts     Evaluation depends on the rank, and rank 0's checkpoint holds rank 0's buffers. For running statistics of equal
                  shards the effect is small and often intended; for codebooks, counters and moving averages it is not.
 How we know      Digests of all bits of every buffer after a step, only where the wrapper does not broadcast before each
-                 forward: likely, because a state that is carried from batch to batch may lie in a buffer, too; possible
-                 where a wrapper was told not to broadcast them, which somebody meant. Running statistics are a note until one
-                 rank saves a checkpoint that holds them, with no collective of their size between its last step and the save:
-                 then a warning, likely, and possible where it is saved into memory, as bytes that somebody else writes.
+                 forward: likely, because a state that is carried from batch to batch may lie in a buffer, too. Where a
+                 wrapper was told not to broadcast them, which somebody meant, they are a note, possible. These and running
+                 statistics become a warning where one rank saves a checkpoint that holds them, with no collective of their size
+                 between its last step and the save: likely, and possible where it is saved into memory, as bytes that somebody
+                 else writes, or where they are no statistics and somebody meant it.
                  So are buffers of modules without parameters that no wrapper holds, as running
                  normalisers of observations, or the centre of a loss: compared where a forward goes
                  through them (one without gradients: possible; of a loss, where it computes with them), the source shows
@@ -23,8 +24,9 @@ How we know      Digests of all bits of every buffer after a step, only where th
                  that the source fits to one rank's share of the data, and of which no collective carries anything.
 What to do       Let DistributedDataParallel broadcast buffers (its default), convert to SyncBatchNorm, or average the buffers
                  before evaluating and saving.
-When it is fine  Intentionally rank-local running statistics that are not saved, or averaged before: reported only as a note;
-                 so where one rank saves the parameters and nothing else. Buffers with persistent=False are caches: not compared.
+When it is fine  Intentionally rank-local running statistics, queues of keys and the like that are not saved, or averaged before:
+                 reported only as a note; so where one rank saves the parameters and nothing else. Buffers with persistent=False
+                 are caches: not compared.
 Source           torch.nn.parallel.DistributedDataParallel, broadcast_buffers; torch.nn.SyncBatchNorm.
 """
 
@@ -435,13 +437,21 @@ def _saved_alone(
         names = [
             name
             for name, (step, _) in drifts.items()
-            if step <= save.event.step and any(known.endswith(name) for names in kept for known in names)
+            if step <= save.event.step
+            and any(known.endswith(name) for names in kept for known in names)
+            and _may_hold(save, name)
         ]
         own = gradients.ranks[save.rank]
         buffers = [one for one in own.tensors.values() if one.name in names and one.flags & TensorFlag.BUFFER]
         if buffers and not _brought_together(recording.ranks[save.rank], save, buffers, sharded=peers.by in SHARDING):
             return save
     return None
+
+
+def _may_hold(save: Saved, name: str) -> bool:
+    """Whether a save holds a buffer of that name, of the model or of a module within it; True where its names are not known."""
+    dotted = f".{name}"
+    return not save.beside or any(f".{one}".endswith(dotted) or dotted.endswith(f".{one}") for one in save.beside)
 
 
 def _brought_together(log: RankTrace, save: Saved, buffers: Sequence[TensorInfo], *, sharded: bool) -> bool:
@@ -525,7 +535,7 @@ def _finding(
         if made_apart
         else "they follow each rank's own data, and no collective was seen that brings them together",
         prescriptions=(Prescription("broadcast-buffers", change=_DRAW_ALIKE if made_apart else _change(writes)),),
-        severity=NOTE if normalisation and saved is None else WARNING,
+        severity=NOTE if saved is None and (normalisation or wrapped) else WARNING,
         confidence=_confidence(
             normalisation and saved is None,
             unsure=(bool(wrapped) and not normalisation) or (saved is not None and not saved.event.path),

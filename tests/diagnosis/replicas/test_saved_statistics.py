@@ -10,7 +10,7 @@ from sick import PLUGINS
 
 from distdoctor.diagnosis.examination import examine
 from distdoctor.diagnosis.finding import CERTAIN, LIKELY, NOTE, POSSIBLE, WARNING, Finding
-from distdoctor.recording.trace.events import BesideUsed, Saving
+from distdoctor.recording.trace.events import BesideUsed, SavedBeside, Saving
 from distdoctor.recording.trace.layout import TensorFlag
 from distdoctor.testing.gradients import trained_job
 from distdoctor.testing.states import snapshot
@@ -25,15 +25,18 @@ def finding(
     averaged: bool = False,
     kept: str = NAME,
     parameters: int = 2,
+    beside: tuple[str, ...] = (),
 ) -> Finding:
     """Two ranks step twice with statistics of their own, then `by` save a checkpoint of four tensors of a model with so many
-    `parameters` that holds `kept`, and `also` on another line one of their own."""
+    `parameters` that holds `kept`, and `also` on another line one of their own. `beside`: names of what is in it and not trained.
+    """
     job = trained_job(2, buffers={NAME: int(TensorFlag.BUFFER | TensorFlag.NORMALISATION)}).initial()
     for _ in range(2):
         job.collective("all_reduce", [64, 64], nbytes=16384).step(buffers={1: 1})
     job.collective("all_reduce", [32 if averaged else 1], nbytes=128 if averaged else 2)
     step = job.logs[0]._step
     job.note(Saving("/job/ck.pt", "torch.save", step, 2**40, 4), only=by, site="train.py:42 main")
+    job.note(SavedBeside("/job/ck.pt", beside), only=by)
     job.note(Saving("/job/own.pt", "torch.save", step, 2**40, 4), only=also, site="train.py:40 main")
     weights = {f"{number}.weight": "w" for number in range(parameters)}
     states = tuple(
@@ -43,6 +46,11 @@ def finding(
     checks = [check for check in PLUGINS.checks.values() if check.code == "DD204"]
     (found,) = examine(replace(job.recording(), states=states), checks).findings
     return found
+
+
+@pytest.mark.parametrize("names", [(f"module.{NAME}",), ("running_mean", "other")], ids=["wrapped", "a module within"])
+def test_a_save_that_names_them_holds_them(names: tuple[str, ...]) -> None:
+    assert finding(beside=names).severity == WARNING
 
 
 @pytest.mark.parametrize("also", [(), (0, 1)], ids=["alone", "beside what each saves"])
@@ -63,6 +71,7 @@ def test_statistics_that_one_rank_saves_as_its_own_are_a_warning(also: tuple[int
         {"averaged": True},
         {"kept": "other"},
         {"also": (0, 1), "parameters": 4},
+        {"beside": ("query.running_var", "step")},
     ],
     ids=[
         "nobody saves",
@@ -71,6 +80,7 @@ def test_statistics_that_one_rank_saves_as_its_own_are_a_warning(also: tuple[int
         "averaged before the save",
         "not in the checkpoint",
         "beside its parameters alone",
+        "not among its names",
     ],
 )
 def test_statistics_that_stay_each_ranks_own_are_a_note(about: dict[str, Any]) -> None:

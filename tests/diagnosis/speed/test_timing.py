@@ -54,16 +54,20 @@ def test_a_rank_that_is_late_because_it_has_no_core_is_a_note(queued_ms: int, se
     ("ran_ms", "queued_ms", "severity"),
     [
         ((2, 2, 6), (4, 4, 26), NOTE),  # crowded out: twice as long in the queue for each second of work
+        ((10, 10, 10.5), (60, 60, 70), NOTE),  # on a host that is full, with no more to do than the others
+        ((10, 10, 16), (60, 60, 70), WARNING),
         ((4, 4, 12), (11, 11, 33), WARNING),  # three times the work waits three times as long
         ((2, 2, 30), (0, 0, 22), WARNING),  # the host is not full
     ],
 )
 def test_what_is_left_of_a_rank_that_is_crowded_out_says_nothing_of_its_work(
-    ran_ms: tuple[int, ...], queued_ms: tuple[int, ...], severity: Severity
+    ran_ms: tuple[float, ...], queued_ms: tuple[float, ...], severity: Severity
 ) -> None:
     job = timed_job(3).steps(60, forward={2: 60})
     for log, ran, queued in zip(job.logs, ran_ms, queued_ms, strict=True):
-        log.note(CoreShare((0, 1), 1, steps=50, ran_ns=50 * ran * MILLISECOND, queued_ns=50 * queued * MILLISECOND))
+        log.note(
+            CoreShare((0, 1), 1, steps=50, ran_ns=int(50 * ran * MILLISECOND), queued_ns=int(50 * queued * MILLISECOND))
+        )
 
     (finding,) = examine(job.recording(), [PLUGINS.checks["DD123"]]).findings
     assert (finding.ranks, finding.severity) == ((2,), severity)
@@ -98,6 +102,18 @@ def test_the_time_in_which_a_rank_had_no_core_is_not_the_collectors() -> None:
         return [one.evidence["lost_seconds"] for one in findings]
 
     assert lost(160) == [pytest.approx(lost(0)[0] / 2, rel=0.01)]
+
+
+@pytest.mark.parametrize("worked", [0, 15])
+def test_what_a_leader_waits_among_leaders_is_not_its_own_lateness(worked: int) -> None:
+    """Averages within a host, then among one rank of each, whose hosts may be late."""
+    job = timed_job(2)
+    for log in job.logs:
+        log.group("leaders", (0, 2))
+    average = Meeting("all_reduce", (1000,), site="train.py:39 average", elsewhere={0: 25}, after=0.01)
+    recording = job.steps(60, meetings=[average], forward={0: 20 + worked}).recording()
+
+    assert late(recording) == ({0: pytest.approx(worked, abs=0.6)} if worked else {})
 
 
 def test_the_line_is_where_most_is_lost_in_all_steps_and_not_where_a_rank_was_latest_once() -> None:
