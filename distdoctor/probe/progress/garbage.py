@@ -97,5 +97,5 @@ def install(rank: Rank) -> Garbage:
 
     gc.callbacks.append(garbage.callback)
     os.register_at_fork(after_in_child=deaf)  # a process that nobody reads would fill its memory with them
-    atexit.register(deaf)  # what torch has in C is taken down after that
+    atexit.register(rank.guarded(deaf))  # what torch has in C is taken down after that
     return garbage
