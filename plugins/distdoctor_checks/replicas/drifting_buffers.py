@@ -70,7 +70,7 @@ from distdoctor.diagnosis.source.writes import (
 )
 from distdoctor.recording.rank_set import named
 from distdoctor.recording.recording import RankTrace, Recording, SourceLine
-from distdoctor.recording.trace.events import BesideUsed, Wrapped
+from distdoctor.recording.trace.events import BesideUsed, SavedBeside, Saving, Wrapped
 from distdoctor.recording.trace.layout import Op, TensorFlag
 from distdoctor.recording.trace.state_file import BUFFERS, SAVE, WEIGHTS
 
@@ -567,9 +567,15 @@ def _confidence(is_note: bool, *, unsure: bool) -> Confidence:
 
 def sick() -> Recording:
     from distdoctor.testing.gradients import trained_job
+    from distdoctor.testing.states import snapshot
 
-    job = trained_job(2, buffers={"codebook": int(TensorFlag.BUFFER)})
-    return job.initial().step(buffers={1: 1}).recording()
+    job = trained_job(2, buffers={"codebook": int(TensorFlag.BUFFER)}).initial().step(buffers={1: 1})
+    job.note(Saving("/job/last.pt", "torch.save", 1, 1 << 40, 4), only=(0,), site="train.py:42 main")
+    job.note(SavedBeside("/job/last.pt", ("module.codebook",)), only=(0,))
+    saved = snapshot(
+        "save", run="one", step=1, paths=["/job/last.pt"], buffers={"codebook": "b"}, weights={"0.weight": "w"}
+    )
+    return replace(job.recording(), states=(saved,))
 
 
 def healthy() -> Recording:
