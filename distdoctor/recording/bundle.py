@@ -49,6 +49,7 @@ VERSION = 6
 APART = 7  # the same, without what other hosts have as well: it lies in no file
 READABLE = (3, 4, 5, VERSION)  # readers refuse another number
 LARGEST_BYTES = 256 << 20  # unpacked, what foretold numbers leave; beyond that somebody means harm
+MOST_NANOSECONDS = 1 << 62  # between two clocks of a host: 146 years
 LARGEST_RANK = 8 << 20  # bytes of records; a trace has 4 MiB of them at most
 LARGEST_FILE = 64 << 20  # of one host: a bundle has some 10 KB a rank, a document of hang-dump a third more
 # The newest rows of each section that travel; whoever needs more copies the run folder. Digests carry what is left out.
@@ -270,7 +271,7 @@ def unpack(
             raise ValueError(f"it is cut off, or larger than {LARGEST_BYTES >> 20} MiB")
         require_few_values(raw)
         found = msgspec.msgpack.decode(raw, type=_Bundle)
-        _require_ranks_of_a_job(found)
+        _require_plausible(found)
         if piece is not None and version == APART:
             _join(found, piece, alike)
         sections = (section for one in found.ranks for section in one.sections.values())
@@ -295,14 +296,18 @@ def unpack(
     )
 
 
-def _require_ranks_of_a_job(found: _Bundle) -> None:
-    """ValueError: a number that is no rank's; whoever lists those that are missing would fill the memory with them."""
+def _require_plausible(found: _Bundle) -> None:
+    """ValueError: a number that is no rank's, as whoever lists those that are missing would fill the memory with them, or a clock
+    that no 64 bits hold."""
     numbers = {found.job.world_size, *found.job.ends, *found.job.started}
     numbers |= {one.rank for one in found.ranks} | {one.rank for one in found.troubles}
     if found.stacks is not None:
         numbers |= {*found.stacks.ranks, *found.stacks.elsewhere}
     if max(numbers) > MOST_RANKS:
         raise ValueError(f"it names rank {max(numbers)}, and no job has more than {MOST_RANKS}")
+    apart = max((abs(one.monotonic_to_wall_ns) for one in found.ranks), default=0)
+    if apart > MOST_NANOSECONDS:
+        raise ValueError(f"it says that two clocks of one host are {apart // 10**9} seconds apart")
 
 
 def _rows(bundle: _Bundle, version: int) -> list[dict[str, Rows]]:

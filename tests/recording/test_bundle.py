@@ -287,3 +287,11 @@ def test_a_bundle_that_names_more_ranks_than_a_job_has_is_damaged_and_fills_no_m
 
     with pytest.raises(UnreadableRecording, match="names rank 100000000, and no job has more"):
         unpack(pack(named), "host")
+
+
+def test_a_bundle_whose_clocks_no_number_holds_is_damaged() -> None:
+    whole = recording(ranks=2).collective("all_reduce", [8], site="train.py:20 main").live()
+    ranks = {rank: replace(log, monotonic_to_wall_ns=1 << 63) for rank, log in whole.ranks.items()}
+
+    with pytest.raises(UnreadableRecording, match="two clocks of one host are .* seconds apart"):
+        unpack(pack(replace(whole, ranks=ranks)), "host")

@@ -60,7 +60,8 @@ def shared_streams(orders: SampleOrders, replicas: Replicas, sources: Mapping[st
     compared: a stream that begins anew by itself may deal out other shares then, and it takes as many turns until the last of
     them is dealt out and a sample comes again."""
     whole = [(sets, _Compared.of(sets)) for _, sets in _read_to_the_end(orders, replicas)]
-    cut = [(sets, _Compared.of(sets)) for _, sets in _read_in_part(orders, replicas)]
+    in_part = [[one for one in sets if not _is_one_stream(one)] for _, sets in _read_in_part(orders, replicas)]
+    cut = [(sets, _Compared.of(sets)) for sets in in_part if sets]
     for sets, found in (*whole, *((sets, found.first_parts()) for sets, found in cut if found.is_without_repeats)):
         one = sets[0].one
         differ = found.is_without_repeats and not all(map(_is_one_stream, sets))
