@@ -477,12 +477,15 @@ def test_shares_of_orders_that_each_rank_shuffles_by_a_seed_of_its_own_are_found
 
 
 @pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
-def test_shares_that_a_helper_deals_out_of_orders_by_rank_are_found_before_their_end() -> None:
-    recording, handed = jobs.watched(jobs.cut_by_datasets, own=True)
+@pytest.mark.parametrize(
+    ("job", "helper"), [(jobs.cut_by_datasets, "_dealt"), (jobs.shuffled_by_datasets, "_dealt_first")]
+)
+def test_shares_that_a_helper_deals_out_of_orders_by_rank_are_found_before_their_end(job: Any, helper: str) -> None:
+    recording, handed = jobs.watched(job, own=True)
     finding = only(recording)
     assert (finding.code, finding.ranks, finding.confidence) == ("DD303", (0, 1), LIKELY)
     assert finding.evidence["shared"] == len({*handed[0][0][:40]} & {*handed[1][0][:40]})
-    assert finding.place.function == "_dealt"
+    assert finding.place.function == helper
     assert "shuffle(seed=seed" in recording.sources[finding.place.path].splitlines()[finding.place.line - 1]
 
 
@@ -593,6 +596,7 @@ HEALTHY = [
     (jobs.orders_of_workers, {"whole": False, "times": 2}),  # twice from the same worker
     (jobs.orders_of_workers, {"limit": 12}),  # what would have come is not known
     *([(jobs.cut_by_datasets, {"own": False})] if find_spec("datasets") else []),
+    *([(jobs.shuffled_by_datasets, {"own": False})] if find_spec("datasets") else []),
     # Its second round deals out other shares, and the pass is left before any sample comes again to a rank.
     *([(jobs.cut_by_datasets, {"own": False, "times": None, "limit": 60})] if find_spec("datasets") else []),
     (jobs.in_neighbourhoods, {"told": True}),

@@ -293,5 +293,5 @@ def test_a_bundle_whose_clocks_no_number_holds_is_damaged() -> None:
     whole = recording(ranks=2).collective("all_reduce", [8], site="train.py:20 main").live()
     ranks = {rank: replace(log, monotonic_to_wall_ns=1 << 63) for rank, log in whole.ranks.items()}
 
-    with pytest.raises(UnreadableRecording, match="two clocks of one host are .* seconds apart"):
+    with pytest.raises(UnreadableRecording, match=r"two clocks of one host are \d+ seconds apart"):
         unpack(pack(replace(whole, ranks=ranks)), "host")

@@ -22,7 +22,7 @@ class Saved:
     """One save of one rank. `done_ns`: `FAILED`, `NOT_YET`, or when it was over, like `event.at_ns` on the wall clock.
 
     `names`: the path that it was given and those that it got afterwards. `final_ns`: when it had the last of them. `beside`: the
-    names of its tensors that are not the trained ones themselves; () where they are not known.
+    names of its tensors that are not the trained ones themselves; None where they are not known.
     """
 
     rank: int
@@ -30,7 +30,7 @@ class Saved:
     done_ns: int
     names: frozenset[str]
     final_ns: int
-    beside: tuple[str, ...] = ()
+    beside: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,11 @@ def _saves(rank: int, log: RankTrace) -> Iterator[Saved]:
             if rename.at_ns >= event.at_ns and (again is None or rename.at_ns < again) and rename.path in names:
                 names.add(rename.to)
                 final_ns = max(final_ns, rename.at_ns)
-        mine = (one.names for one in described if one.path == event.path and one.at_ns >= event.at_ns)
+        mine = (
+            None if one.many else one.names for one in described if one.path == event.path and one.at_ns >= event.at_ns
+        )
         wall = replace(event, at_ns=event.at_ns + log.monotonic_to_wall_ns)
-        yield Saved(rank, wall, _wall(log, event.done_ns), frozenset(names), _wall(log, final_ns), next(mine, ()))
+        yield Saved(rank, wall, _wall(log, event.done_ns), frozenset(names), _wall(log, final_ns), next(mine, None))
 
 
 def _in_memory(states: Iterable[StateSnapshot]) -> Iterator[Saved]:

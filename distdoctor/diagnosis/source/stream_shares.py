@@ -50,10 +50,23 @@ def stream_share(sources: Mapping[str, str], dataset: str, made: SourceLine) -> 
                 continue
             return _share_of(program, scope, node)
     for scope in around:
-        for value in (one for given in _given_to(scope, made) for one in all_made_of(program, given)):
-            if deals(program, value):
-                return _share_of(program, program.scope_of(value), value)
+        for given in _given_to(scope, made):
+            for value in _through_methods(program, given):
+                if deals(program, value):
+                    return _share_of(program, program.scope_of(value), value)
     return None
+
+
+def _through_methods(program: UserProgram, value: ast.expr) -> Iterator[ast.expr]:
+    """All that a value was made of, also through the methods of what it was made of: of `stream.shuffle().batch(8)` `stream`."""
+    seen, waiting = set[ast.expr](), [value]
+    for start in waiting:
+        for one in all_made_of(program, start):
+            if one not in seen:
+                seen.add(one)
+                yield one
+                if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
+                    waiting.append(one.func.value)
 
 
 def _share_of(program: UserProgram, scope: Scope, dealt: ast.expr) -> StreamShare:
@@ -207,8 +220,11 @@ def speaks_of_world(node: ast.expr) -> bool:
 
 
 def _shuffle_above(scope: Scope, dealt: ast.expr) -> ast.Call | None:
-    """The last call before the share that shuffles, in the same function."""
-    above = [call for call in scope.calls if last_word(call.func) in _SHUFFLES and call.lineno <= dealt.lineno]
+    """The last call before the share that shuffles, in the same function. What Hugging Face's datasets have dealt out is shuffled
+    before, wherever that is asked."""
+    first = isinstance(dealt, ast.Call) and last_word(dealt.func) == "split_dataset_by_node"
+    shuffles = [call for call in scope.calls if last_word(call.func) in _SHUFFLES]
+    above = [call for call in shuffles if first or call.lineno <= dealt.lineno]
     return max(above, key=lambda call: call.lineno, default=None)
 
 
@@ -216,7 +232,8 @@ def _shuffles_it(scope: Scope, shuffle: ast.Call, dealt: ast.expr) -> bool:
     """Whether what is dealt out bears a name of what is shuffled: given to the shuffle, or made by its statement."""
     statement = scope.file.statement(shuffle)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
-    shuffled = {*map(ast.unparse, (*shuffle.args, *targets))}
+    owner = [shuffle.func.value] if isinstance(shuffle.func, ast.Attribute) else []
+    shuffled = {*map(ast.unparse, (*shuffle.args, *targets, *owner))}
     return any(ast.unparse(one) in shuffled for one in ast.walk(dealt) if isinstance(one, ast.Name | ast.Attribute))
 
 

@@ -177,11 +177,11 @@ def trained_in(state: Any, trained: Iterable[Tensor]) -> tuple[int, int]:
     return len(places), places[0] if places else 0
 
 
-def names_beside(state: Any, trained: Iterable[Tensor]) -> tuple[str, ...]:
-    """The names of those tensors of a state that lie somewhere else, each once; none where they are more than `MOST_BESIDE`."""
+def names_beside(state: Any, trained: Iterable[Tensor]) -> tuple[str, ...] | None:
+    """The names of those tensors of a state that lie somewhere else, each once; None where they are more than `MOST_BESIDE`."""
     storages = {storage_of(one) for one in trained} - {0}
     names = tuple(dict.fromkeys(name for name, one in tensors_in(state) if storage_of(one) not in storages))
-    return names if len(names) <= MOST_BESIDE else ()
+    return names if len(names) <= MOST_BESIDE else None
 
 
 def holds_live(state: Any, live: Mapping[str, Named]) -> bool:

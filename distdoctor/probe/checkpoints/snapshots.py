@@ -266,8 +266,8 @@ class Snapshots:
         """How many tensors of it an optimizer changes where they lie, and the place of the first among all that is trained."""
         return trained_in(state, list(self.live.trained().values()))
 
-    def names_beside(self, state: Any) -> tuple[str, ...]:
-        """The names of its tensors that are not the trained ones themselves."""
+    def names_beside(self, state: Any) -> tuple[str, ...] | None:
+        """The names of its tensors that are not the trained ones themselves; None where they are many."""
         return names_beside(state, list(self.live.trained().values()))
 
     def looks_trained(self, state: Any) -> bool:

@@ -145,7 +145,7 @@ class CheckpointStream(ProbeStream):
         except (RuntimeError, LookupError) as error:  # as above
             hand_on(error)
         else:
-            self.trace.note(SavedBeside(path, names))
+            self.trace.note(SavedBeside(path, names or (), many=names is None))
 
     def _serializes(self, thread: threading.Thread, state: Any) -> None:
         live, first = self._live_in(state)

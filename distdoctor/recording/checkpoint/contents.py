@@ -95,7 +95,7 @@ def read_contents(path: Path) -> Contents:
         with opened(path) as file:
             head = file.read(4)
         return _saved(path) if head == _ZIP else _safetensors(path)
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, EOFError):
         size = path.stat().st_size
         raise UnreadableRecording(
             f"{path} is torn: it begins as torch.save writes and has no end ({size:,} bytes)",

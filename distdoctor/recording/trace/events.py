@@ -680,7 +680,8 @@ class SavedBeside(TraceEvent):
     """What a checkpoint holds beside the trained tensors themselves; of the first ones only."""
 
     path: str = ""  # as in its `Saving`
-    names: Names = ()  # of those tensors, each once; () also where they are many
+    names: Names = ()  # of those tensors, each once; () also where they are `many`
+    many: bool = False
 
 
 @kind(61)

@@ -451,7 +451,7 @@ def _saved_alone(
 def _may_hold(save: Saved, name: str) -> bool:
     """Whether a save holds a buffer of that name, of the model or of a module within it; True where its names are not known."""
     dotted = f".{name}"
-    return not save.beside or any(f".{one}".endswith(dotted) or dotted.endswith(f".{one}") for one in save.beside)
+    return save.beside is None or any(f".{one}".endswith(dotted) or dotted.endswith(f".{one}") for one in save.beside)
 
 
 def _brought_together(log: RankTrace, save: Saved, buffers: Sequence[TensorInfo], *, sharded: bool) -> bool:

@@ -25,7 +25,7 @@ def finding(
     averaged: bool = False,
     kept: str = NAME,
     parameters: int = 2,
-    beside: tuple[str, ...] = (),
+    beside: tuple[str, ...] | None = None,
 ) -> Finding:
     """Two ranks step twice with statistics of their own, then `by` save a checkpoint of four tensors of a model with so many
     `parameters` that holds `kept`, and `also` on another line one of their own. `beside`: names of what is in it and not trained.
@@ -36,7 +36,7 @@ def finding(
     job.collective("all_reduce", [32 if averaged else 1], nbytes=128 if averaged else 2)
     step = job.logs[0]._step
     job.note(Saving("/job/ck.pt", "torch.save", step, 2**40, 4), only=by, site="train.py:42 main")
-    job.note(SavedBeside("/job/ck.pt", beside), only=by)
+    job.note(SavedBeside("/job/ck.pt", beside or (), many=beside is None), only=by)
     job.note(Saving("/job/own.pt", "torch.save", step, 2**40, 4), only=also, site="train.py:40 main")
     weights = {f"{number}.weight": "w" for number in range(parameters)}
     states = tuple(
@@ -72,6 +72,7 @@ def test_statistics_that_one_rank_saves_as_its_own_are_a_warning(also: tuple[int
         {"kept": "other"},
         {"also": (0, 1), "parameters": 4},
         {"beside": ("query.running_var", "step")},
+        {"beside": ()},
     ],
     ids=[
         "nobody saves",
@@ -81,6 +82,7 @@ def test_statistics_that_one_rank_saves_as_its_own_are_a_warning(also: tuple[int
         "not in the checkpoint",
         "beside its parameters alone",
         "not among its names",
+        "trained tensors alone",
     ],
 )
 def test_statistics_that_stay_each_ranks_own_are_a_note(about: dict[str, Any]) -> None:
