@@ -9,7 +9,7 @@ FOLDER holds programs and a `manifest.json`, a list of
      files every line that decides, `data.py:27`, "tolerated": codes that are
      true of a healthy program, "part2": {"args", "nproc"} a second run in the same folder,
      "truth": what is wrong in words, "source": where the idea comes from}.
-Of these `name`, `file`, `nproc` and `kind` are needed. `benchmarks/programs/` holds 2,647 such programs, written after public
+Of these `name`, `file`, `nproc` and `kind` are needed. `benchmarks/programs/` holds 2,667 such programs, written after public
 issues by people who had not read the checks.
 Every program runs in a copy of FOLDER, without a terminal, under `distdoctor run --on-hang abort`; one that still stands after
 `--limit` seconds is interrupted as by Ctrl-C and judged by what is known then. Its standard input is open and silent, like a

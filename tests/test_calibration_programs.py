@@ -82,6 +82,7 @@ def test_there_are_programs_of_all_families() -> None:
         "scales_and_saves",
         "sharded_and_adapted",
         "silent",
+        "sleet_late",
         "sleet_silent",
         "sleet_stops",
         "spring_healthy",

@@ -1596,18 +1596,18 @@ def shuffled_by_datasets(rank: int, world_size: int, *, own: bool) -> Handed:
     """Shuffled once the shares are dealt, which datasets do before."""
     import datasets
 
-    rows = datasets.Dataset.from_dict({"number": [[float(number)] for number in range(180)]})
+    rows = datasets.Dataset.from_dict({"number": [[float(number)] for number in range(480)]})
     data = _dealt_first(
         rows.with_format("torch").to_iterable_dataset(num_shards=3), 7 + rank if own else 7, rank, world_size
     )
-    return [Trainer().epoch((batch["number"] for batch in DataLoader(data, batch_size=2)), 40)]
+    return [Trainer().epoch((batch["number"] for batch in DataLoader(data, batch_size=4)), 50)]
 
 
 def _dealt_first(stream: Any, seed: int, rank: int, world_size: int) -> Any:
     from datasets.distributed import split_dataset_by_node
 
-    stream = split_dataset_by_node(stream, rank=rank, world_size=world_size)
-    return stream.shuffle(seed=seed, buffer_size=60)
+    dealt = split_dataset_by_node(stream, rank=rank, world_size=world_size)
+    return dealt.shuffle(seed=seed, buffer_size=60)
 
 
 def restarted_search(rank: int, world_size: int) -> Handed:
