@@ -5,8 +5,9 @@ What it means    Each micro-batch adds the gradient of its own mean loss. Withou
                  too large; divided twice, or zeroed before the last one of them, it is N times too small.
 Why it hurts     The effective learning rate is off by that factor and changes with the number of micro-batches. Adam hides it,
                  SGD with the same settings diverges or crawls, and gradient clipping acts at the wrong threshold.
-How we know      One line calls backward N times between two steps, and the operations between it and a mean loss are read from
-                 the autograd graph: their product should be 1 / N. Also reported: loss scaling and synchronization agree on one
+How we know      One line calls backward N times between two steps (or several lines do, each time for another batch, and all but
+                 the last time within no_sync), and the operations between it and a mean loss are read from the autograd graph:
+                 their product should be 1 / N. Also reported: loss scaling and synchronization agree on one
                  number of micro-batches and the optimizer steps after another; or each micro-batch's summed loss is divided by a
                  count that is another in the next one, and by nothing more; or the first step of each pass over the data
                  uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed; or they were
@@ -27,6 +28,8 @@ import ast
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+
+import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, WARNING, Finding, Place, Prescription
@@ -80,9 +83,9 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
             if _throws_away(updates, micro_steps, root, gradients):
                 yield _thrown_away(updates, micro_steps, gradients)
             continue  # not accumulated: optimizers that take turns, each with a backward of its own
-        one_line = all(update.flags & UpdateFlag.ONE_LINE for update in updates)
+        one_loss = _are_of_one_line(updates) or _are_micro_batches(updates, micro_steps, recording)
         factor = factor_of(root)
-        if micro_steps < 2 or not one_line or factor is None or not reads_as_mean(root):
+        if micro_steps < 2 or not one_loss or factor is None or not reads_as_mean(root):
             continue
         error = factor * micro_steps
         known = _is_known(error, micro_steps, _multiplied_by(recording)) or _is_another_window(
@@ -93,6 +96,10 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if _is_undone(gradients, updates, error) or _has_a_loader_each(updates, recording, micro_steps):
             continue
         yield _finding(updates, micro_steps, factor, error, recording)
+
+
+def _are_of_one_line(updates: list[Update]) -> bool:
+    return all(update.flags & UpdateFlag.ONE_LINE for update in updates)
 
 
 def _ignored_count(
@@ -235,6 +242,20 @@ def _reduces_in_step(updates: list[Update]) -> bool:
         len({one.number("grads") for one in found}) > 1 and len({one.number("params") for one in found}) == 1
         for found in by_step.values()
     )
+
+
+def _are_micro_batches(updates: list[Update], micro_steps: int, recording: Recording) -> bool:
+    """Whether each backward pass has a batch of its own, and all but the last of a step leave the ranks alone: one loss that is
+    written down twice, within `no_sync` and without."""
+    if any(update.number("synced") != 1 or update.number("unsynced") != micro_steps - 1 for update in updates):
+        return False
+    for rank in {update.rank for update in updates}:
+        steps = [update.step for update in updates if update.rank == rank]
+        rows = recording.ranks[rank].rows("times")
+        batches = rows["batches"][np.isin(rows["step"], steps)].tolist()
+        if len(batches) < SEEN or set(batches) != {micro_steps}:
+            return False
+    return True
 
 
 def _has_a_loader_each(updates: list[Update], recording: Recording, micro_steps: int) -> bool:
@@ -395,7 +416,9 @@ def _finding(updates: list[Update], micro_steps: int, factor: float, error: floa
                 if takes
                 else "",
                 effect=f"gradients change by the factor {1 / error:g}",
-                edits=_divided(recording, site, micro_steps) if math.isclose(error, micro_steps) else (),
+                edits=_divided(recording, site, micro_steps)
+                if _are_of_one_line(updates) and math.isclose(error, micro_steps)
+                else (),
             ),
         ),
         confidence=LIKELY,
