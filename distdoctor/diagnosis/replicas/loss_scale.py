@@ -39,6 +39,23 @@ def factor_around_mean(roots: str) -> float | None:
     return factor_of(";".join([*operations[:-1], last]))
 
 
+def factor_around_window(roots: str, world_size: int) -> tuple[int, float] | None:
+    """A sum that is divided by a whole number, which is the same in all micro-batches of a step, and multiplied by the number of
+    ranks, as what is averaged over them has to be: the number, and the product of all other factors. `div 4;div 406;mul 2;NllLoss
+    sum` of two ranks is (406, 0.25). None where it is not read so."""
+    *operations, last = roots.split(";")
+    if reads_as_mean(roots) or f"mul {world_size}" not in operations or world_size < 2:
+        return None
+    counts = [one for one in operations if one.startswith("div ") and one[4:].isdigit()]
+    if not counts:
+        return None
+    count = max(counts, key=lambda one: int(one[4:]))
+    operations.remove(count)
+    operations.remove(f"mul {world_size}")
+    factor = factor_of(";".join([*operations, last]))
+    return None if factor is None else (int(count[4:]), factor)
+
+
 def _is_scale(value: str) -> bool:
     """A power of two beyond any number of micro-steps, or a tensor on a device: what GradScaler multiplies by."""
     if value == "tensor":

@@ -7,10 +7,11 @@ Why it hurts     The effective learning rate is off by that factor and changes w
                  SGD with the same settings diverges or crawls, and gradient clipping acts at the wrong threshold.
 How we know      One line calls backward N times between two steps (or several lines do, each time for another batch, and all but
                  the last time within no_sync), and the operations between it and a mean loss are read from the autograd graph:
-                 their product should be 1 / N. Also reported: loss scaling and synchronization agree on one
-                 number of micro-batches and the optimizer steps after another; or each micro-batch's summed loss is divided by a
-                 count that is another in the next one, and by nothing more; or the first step of each pass over the data
-                 uses micro-batches left over from the previous pass, which were neither stepped with nor zeroed; or they were
+                 their product should be 1 / N. Also reported: loss scaling and synchronization agree on one number of
+                 micro-batches and the optimizer steps after another; or each micro-batch's summed loss is divided by a count
+                 that is another in the next one, and by nothing more; or it is multiplied by the number of ranks and divided by
+                 the count of all N, which is another in the next step, and by N once more; or the first step of each pass over
+                 the data uses micro-batches left over from the previous pass, neither stepped with nor zeroed; or they were
                  zeroed, and are 1% of an epoch or more (a note below 10%, or where that is done behind the loop); or a Trainer's
                  own compute_loss is given `num_items_in_batch`, never reads it, and nothing divides the sum of its terms; or
                  zero_grad is called between N micro-batches that are divided by N and of which N - 1 are not averaged (no_sync).
@@ -28,13 +29,19 @@ import ast
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from distdoctor.diagnosis.check import check
 from distdoctor.diagnosis.finding import LIKELY, NOTE, WARNING, Finding, Place, Prescription
 from distdoctor.diagnosis.replicas.gradients import OBSERVED, Gradients
-from distdoctor.diagnosis.replicas.loss_scale import factor_around_mean, factor_of, reads_as_mean
+from distdoctor.diagnosis.replicas.loss_scale import (
+    factor_around_mean,
+    factor_around_window,
+    factor_of,
+    reads_as_mean,
+)
 from distdoctor.diagnosis.replicas.rank_gradients import Update
 from distdoctor.diagnosis.replicas.used_factor import is_close, own_factors, used_factors
 from distdoctor.diagnosis.source.call_edits import node_replaced, only_call
@@ -49,6 +56,7 @@ from distdoctor.recording.trace.layout import PassFlag, UpdateFlag
 
 BY_ACCELERATE = "div 1;"  # its backward divides by its own number of micro-steps, of which Trainer tells it 1
 SEEN = 2  # steps; one could be an accident
+WINDOWS = 3  # counts of items in them, all different
 NEXT_TO_NOTHING, MUCH = 0.01, 0.1  # of the micro-batches of an epoch
 
 
@@ -66,9 +74,9 @@ def examine(gradients: Gradients, recording: Recording) -> Iterator[Finding]:
         if leaks:
             yield _leaking(updates, leaks)
             continue
-        summed = _sum_of_means(updates, recording)
-        if summed is not None:
-            yield summed
+        told = _sum_of_means(updates, recording) or _window_divided_twice(updates, recording)
+        if told is not None:
+            yield told
             continue
         counts = {update.number("backwards") for update in updates}
         roots = {update.roots for update in updates}
@@ -211,6 +219,41 @@ def _sum_of_means(updates: list[Update], recording: Recording) -> Finding | None
     if not any(math.isclose(error, times, rel_tol=1e-3) for times in (micro_steps, micro_steps * world_size)):
         return None
     return _finding(known, micro_steps, factor, error, recording)
+
+
+def _window_divided_twice(updates: list[Update], recording: Recording) -> Finding | None:
+    """A summed loss that is divided by the count of the whole window, of all ranks, and by the number of its micro-batches too.
+    That it is the window's is seen from its being one number in all of them, and another one in the next window."""
+    read = {update: factor_around_window(update.roots, recording.job.world_size) for update in updates}
+    known = {update: found for update, found in read.items() if found is not None}
+    steps: dict[int, set[int]] = defaultdict(set)
+    for update, (count, _) in known.items():
+        steps[update.step].add(count)
+    micro_steps, factors = {one.number("backwards") for one in known}, {factor for _, factor in known.values()}
+    differ = len({count for counts in steps.values() for count in counts}) >= WINDOWS
+    if len(known) < len(updates) or not differ or any(len(counts) > 1 for counts in steps.values()):
+        return None
+    if len(micro_steps) != 1 or len(factors) != 1 or any(one.flags & UpdateFlag.CLEARED for one in updates):
+        return None
+    times, factor = micro_steps.pop(), factors.pop()
+    one_loss = _are_of_one_line(updates) or _are_micro_batches(updates, times, recording)
+    if times < 2 or not one_loss or not math.isclose(factor * times, 1.0, rel_tol=1e-3):
+        return None
+    finding = _finding(updates, times, factor, factor, recording)
+    return replace(
+        finding,
+        title=f"gradients are {times} times too small: the loss is divided by the count of all {times} micro-batches, and by "
+        f"{times} once more",
+        why=f"{finding.ranks_named}: `{updates[0].roots}` is between backward and the terms of the loss; the count is one number "
+        "in all micro-batches of a step, and another one in other steps, so it is the whole window's",
+        prescriptions=(
+            Prescription(
+                "divide-once",
+                change=f"leave out the division by {times}: the count is that of all its micro-batches",
+                effect=f"gradients change by the factor {times}",
+            ),
+        ),
+    )
 
 
 def _is_undone(gradients: Gradients, updates: list[Update], error: float) -> bool:

@@ -1,4 +1,4 @@
-"""A loss that is written down twice, within no_sync and without, is one loss; several losses of one batch are meant to be summed."""
+"""A loss that is written down twice, within no_sync and without, is one loss; of several losses of one batch a sum is meant."""
 
 from __future__ import annotations
 
