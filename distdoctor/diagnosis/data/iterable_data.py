@@ -13,10 +13,8 @@ from distdoctor.recording.recording import RankTrace, Recording
 from distdoctor.recording.trace.events import Loading
 from distdoctor.recording.trace.layout import PassFlag
 
-LEAST_SAMPLES, WHOLE = (
-    32,
-    0.8,
-)  # that came from every worker, and that part of what came from one: their ends are not compared
+LEAST_SAMPLES = 32  # that came from every worker
+WHOLE = 0.8  # of what came from one of them: where the last batches are left out, another sample is on each side
 LEAST_BATCHES = 8  # whose first samples are compared, all of them different: 256 bits of agreement
 
 
@@ -99,11 +97,8 @@ def samples_of_every_worker(one: LoaderPass) -> int:
     told = PassFlag.ITERABLE | PassFlag.HASHED
     if workers < 2 or one.flags & told != told or one.flags & (PassFlag.UNORDERED | PassFlag.REPLACEMENT):
         return 0
-    if (
-        not one.exhausted
-        or one.rows_one_in > 1
-        or not (one.batches - workers) * size < len(one.rows) <= one.batches * size
-    ):
+    known = (one.batches - workers) * size < len(one.rows) <= one.batches * size  # each but of the last round
+    if not one.exhausted or one.rows_one_in > 1 or not known:
         return 0
     rounds = len(one.rows) // (workers * size)
     turns = one.rows[: rounds * workers * size].reshape(rounds, workers, size)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from distdoctor.probe import sites
+from distdoctor.probe.checkpoints.live_state import MOST_BESIDE
 from distdoctor.probe.checkpoints.other_files import OtherFiles
 from distdoctor.probe.checkpoints.paths import absolute
 from distdoctor.probe.checkpoints.pointers import pointers_beside
@@ -139,12 +140,15 @@ class CheckpointStream(ProbeStream):
         """Which tensors of it no optimizer changes."""
         if self._described >= DESCRIBED:
             return
-        self._described += 1
         try:
-            names = self.snapshots.names_beside(state)
+            self._describe(path, self.snapshots.names_beside(state))
         except (RuntimeError, LookupError) as error:  # as above
             hand_on(error)
-        else:
+
+    def _describe(self, path: str, names: tuple[str, ...] | None) -> None:
+        """None: many."""
+        if self._described < DESCRIBED:
+            self._described += 1
             self.trace.note(SavedBeside(path, names or (), many=names is None))
 
     def _serializes(self, thread: threading.Thread, state: Any) -> None:
@@ -180,7 +184,10 @@ class CheckpointStream(ProbeStream):
         if not self.snapshots.are_of_the_model(tensors):
             return None
         self.snapshots.saving(None, path)
-        return self._save_begun(path, "safetensors", len(tensors), sum(name.startswith(PREFIXES) for name in tensors))
+        noted = self._save_begun(path, "safetensors", len(tensors), sum(name.startswith(PREFIXES) for name in tensors))
+        if noted:
+            self._describe(path, tuple(tensors) if len(tensors) <= MOST_BESIDE else None)
+        return noted
 
     def save_ended(self, noted: Noted, failed: bool) -> None:
         self.patch(noted, "done_ns", _done(failed))

@@ -677,7 +677,7 @@ class Saving(TraceEvent):
 
 @kind(82)
 class SavedBeside(TraceEvent):
-    """What a checkpoint holds beside the trained tensors themselves; of the first ones only."""
+    """What a checkpoint holds beside the trained tensors themselves (one of safetensors: all of it); of the first ones only."""
 
     path: str = ""  # as in its `Saving`
     names: Names = ()  # of those tensors, each once; () also where they are `many`
