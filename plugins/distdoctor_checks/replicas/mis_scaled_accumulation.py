@@ -224,16 +224,17 @@ def _sum_of_means(updates: list[Update], recording: Recording) -> Finding | None
 def _window_divided_twice(updates: list[Update], recording: Recording) -> Finding | None:
     """A summed loss that is divided by the count of the whole window, of all ranks, and by the number of its micro-batches too.
     That it is the window's is seen from its being one number in all of them, and another one in the next window."""
-    read = {update: factor_around_window(update.roots, recording.job.world_size) for update in updates}
-    known = {update: found for update, found in read.items() if found is not None}
     steps: dict[int, set[int]] = defaultdict(set)
-    for update, (count, _) in known.items():
-        steps[update.step].add(count)
-    micro_steps, factors = {one.number("backwards") for one in known}, {factor for _, factor in known.values()}
-    differ = len({count for counts in steps.values() for count in counts}) >= WINDOWS
-    if len(known) < len(updates) or not differ or any(len(counts) > 1 for counts in steps.values()):
-        return None
-    if len(micro_steps) != 1 or len(factors) != 1 or any(one.flags & UpdateFlag.CLEARED for one in updates):
+    factors: set[float] = set()
+    for update in updates:
+        found = factor_around_window(update.roots, recording.job.world_size)
+        if found is None or update.flags & UpdateFlag.CLEARED:
+            return None
+        steps[update.step].add(found[0])
+        factors.add(found[1])
+    micro_steps = {update.number("backwards") for update in updates}
+    differ = len(set[int]().union(*steps.values())) >= WINDOWS
+    if not differ or any(len(counts) > 1 for counts in steps.values()) or len(micro_steps) != 1 or len(factors) != 1:
         return None
     times, factor = micro_steps.pop(), factors.pop()
     one_loss = _are_of_one_line(updates) or _are_micro_batches(updates, times, recording)
@@ -292,8 +293,10 @@ def _are_micro_batches(updates: list[Update], micro_steps: int, recording: Recor
     written down twice, within `no_sync` and without."""
     if any(update.number("synced") != 1 or update.number("unsynced") != micro_steps - 1 for update in updates):
         return False
-    for rank in {update.rank for update in updates}:
-        steps = [update.step for update in updates if update.rank == rank]
+    stepped: dict[int, list[int]] = defaultdict(list)
+    for update in updates:
+        stepped[update.rank].append(update.step)
+    for rank, steps in stepped.items():
         rows = recording.ranks[rank].rows("times")
         batches = rows["batches"][np.isin(rows["step"], steps)].tolist()
         if len(batches) < SEEN or set(batches) != {micro_steps}:
