@@ -63,10 +63,22 @@ class GivenRows:
         """None where they cannot be read."""
         count = len(first) if first.dim() else 0
         usable = type(first) is Tensor and first.device.type == "cpu" and is_readable(first)
-        if not usable or not 0 < count <= MOST_ROWS or not first.is_contiguous():
+        if not usable or not 0 < count <= MOST_ROWS or not _lie_in_one_piece(first):
             return None
-        nbytes = first.nbytes
-        held = memoryview((ctypes.c_char * nbytes).from_address(first.data_ptr())).cast("B")
-        size = nbytes // count
+        size, apart = first.nbytes // count, first.stride(0) * first.element_size()
+        if not size:
+            return None
+        whole = (count - 1) * apart + size
+        held = memoryview((ctypes.c_char * whole).from_address(first.data_ptr())).cast("B")
         read = min(size, BYTES)
-        return array("I", [zlib.crc32(held[at : at + read]) for at in range(0, nbytes, size)]) if size else None
+        return array("I", [zlib.crc32(held[at : at + read]) for at in (row * apart for row in range(count))])
+
+
+def _lie_in_one_piece(rows: Tensor) -> bool:
+    """Whether the bytes of each row lie one behind the other, as in `tokens[:, :-1]`, where those of all rows do not."""
+    wanted = 1
+    for length, stride in zip(reversed(rows.shape[1:]), reversed(rows.stride()[1:]), strict=True):
+        if length != 1 and stride != wanted:
+            return False
+        wanted *= length
+    return True
