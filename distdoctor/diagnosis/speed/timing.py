@@ -342,6 +342,11 @@ class Timing:
             return 0.0, 0.0
         return last.queued_ns / last.steps, last.queued_ns / max(last.ran_ns + last.queued_ns, 1)
 
+    def worked_ns(self, rank: int) -> float:
+        """How long the main thread of a rank ran in each step; 0 where nobody counted."""
+        last = self._core_share(rank)
+        return last.ran_ns / last.steps if last is not None else 0.0
+
     def _core_share(self, rank: int) -> CoreShare | None:
         noted = list(self.recording.ranks[rank].noted(CoreShare))
         return noted[-1] if noted and noted[-1].steps else None

@@ -15,8 +15,10 @@ What to do       Move work that only this rank does off the path that the others
 When it is fine  An occasional checkpoint on rank 0: while the job runs this is a note, never an error. Ranks on different hosts
                  have different clocks, so their arrivals are not compared. If another finding names the same rank, its lateness
                  is reported there. A stage of a pipeline that comes last because its messages do, and works no longer than the
-                 others, is not late. A rank that stands in the queue for a core while it is late, and would be in time on
-                 a host with free cores, is a note: the host is full.
+                 others, is not late; nor is one that waited in a call of another group meanwhile, as leaders do among
+                 themselves. A rank that stands in the queue for a core while it is late, and would be in time on a host with
+                 free cores, is a note: the host is full. So is one that gets a core a third of the time or less, and works no
+                 more than the others, or waits half as long again as they do for each second of its work.
 Source           the job's own step times.
 """
 
@@ -225,19 +227,19 @@ def _in_every_step(timing: Timing, late: Late, sources: Sources) -> Finding:
 def _is_crowded_out(timing: Timing, rank: int, others: Collection[int]) -> bool:
     """Whether it gets a core so seldom, and so much more seldom than the others, that its own threads and caches suffer as well:
     what of its lateness is not the queue's says nothing of its work then."""
-    share = timing.queued(rank)[1]
-    other = median(timing.queued(one)[1] for one in others)
-    return share >= CROWDED_OUT and share * (1 - other) >= UNEVEN * other * (1 - share)
+    queued, share = timing.queued(rank)
+    waits = [timing.queued(one)[0] / worked for one in others if (worked := timing.worked_ns(one))]
+    return share >= CROWDED_OUT and bool(waits) and queued >= UNEVEN * median(waits) * timing.worked_ns(rank)
 
 
 def _has_no_more_to_do(timing: Timing, late: Late, others: Collection[int]) -> bool:
     """Whether its host is full, and what it works more than the others, as long as that takes there, with all that it sleeps, is
     less than half of its lateness."""
-    queued, share = timing.queued(late.rank)
-    worked = [timing.queued(one)[0] * (1 / timing.queued(one)[1] - 1) for one in others if timing.queued(one)[1]]
+    _, share = timing.queued(late.rank)
+    worked = [worked for one in others if (worked := timing.worked_ns(one))]
     if share < CROWDED_OUT or not worked:
         return False
-    more = max(0.0, queued * (1 / share - 1) - median(worked)) / (1 - share)
+    more = max(0.0, timing.worked_ns(late.rank) - median(worked)) / (1 - share)
     return more + timing.off_core_ns(late.rank) < OF_THE_HOST * late.step.value
 
 

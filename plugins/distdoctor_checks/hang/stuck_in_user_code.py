@@ -611,36 +611,22 @@ def _at_work(standing: RankActivity, standstill: Stall) -> Finding:
     does = "computes" if standing.is_busy else "looks again and again"
     if child is not None:
         does = f"waits for {child.command[:60]} (pid {child.pid}), which is at work"
-    failed = _failed_threads([standing], standstill).get(standing.rank)
-    elsewhere = _failed_threads([one for one in standstill.standings.values() if one is not standing], standstill)
-    if failed is not None and any(one.site == failed.site for one in elsewhere.values()):
-        failed = None  # what ranks met that go on is no cause
+    failed = _failed_threads([standing], standstill)  # whether it looks for what they owe is not seen
     return Finding(
-        title=f"has been in {site.function} while the others wait{standstill.how_long(standing)}"
-        + (
-            f", and {'a task of ' if failed.kept else ''}its {_thread(failed)} failed with {failed.words}"
-            if failed
-            else ""
-        ),
+        title=f"has been in {site.function} while the others wait{standstill.how_long(standing)}",
         ranks=(standing.rank,),
         confidence=POSSIBLE,
         severity=WARNING,
-        place=failed.site if failed is not None else site,
+        place=site,
         places=(
-            *((Place(failed.site, (standing.rank,), _end_of(failed)),) if failed is not None else ()),
+            *(Place(one.site, (rank,), _end_of(one)) for rank, one in failed.items()),
             Place(site, (standing.rank,), "was inside this call in every sample"),
             *standstill.places(standing),
         ),
         evidence=evidence_of(process) | {"thread": "main", "function": site.function},
         why=f"{standstill.who_waits}; the main thread of rank {standing.rank} was in {site.function} in every sample over "
         f"{standstill.stacks.observed_seconds:.1f} s and {does}: an endless loop, or slow work",
-        prescriptions=(
-            Prescription(
-                "bound-the-wait",
-                change=(f"fix the error at {failed.site.short}; " if failed is not None else "")
-                + _change(standing, standstill),
-            ),
-        ),
+        prescriptions=(Prescription("bound-the-wait", change=_change(standing, standstill)),),
     )
 
 
