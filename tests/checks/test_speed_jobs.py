@@ -45,7 +45,7 @@ ILL: list[tuple[Callable[..., Any], dict[str, Any], str, tuple[int, ...], str]] 
     (jobs.tracked, {}, "DD511", (0, 1), "# row by row"),
     (jobs.sending_masks, {}, "DD511", (0, 1), "# sends its mask"),
     (jobs.searching, {}, "DD503", (0, 1), "model = DistributedDataParallel(Net"),
-    (jobs.on_the_wire, {}, "DD505", (0, 1), "# what is sent"),
+    (jobs.on_the_wire, {"steps": 2 * jobs.STEPS}, "DD505", (0, 1), "# what is sent"),
     (jobs.pipelined, {}, "DD506", (1,), "# the stages"),
     (jobs.collecting, {}, "DD512", (0, 1), "# walks through the heap"),
     (jobs.collecting, {"together": True, "every": 1}, "DD512", (0, 1), "# walks through the heap"),
